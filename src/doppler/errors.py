@@ -1,0 +1,48 @@
+"""Errors that a user can act on: one line that names the file, the thing and the fix."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class DopplerError(Exception):
+    """Base of every error that stems from input; the command line exits with code 2 on it."""
+
+
+class GraphError(DopplerError):
+    """A graph or a graph file breaks a rule."""
+
+
+class ClusterError(DopplerError):
+    """A cluster or a cluster file breaks a rule."""
+
+
+class ProblemError(DopplerError):
+    """A graph cannot run on a cluster at all."""
+
+
+class PlacementError(DopplerError):
+    """A placement or a placement file does not suit its problem."""
+
+
+class MemoryLimitError(ProblemError):
+    """No placement was found that fits in the memory of the devices."""
+
+
+class CheckpointError(DopplerError):
+    """A checkpoint or policy file is corrupt, foreign, or of another feature set."""
+
+
+class ParamsError(DopplerError):
+    """A parameter is unknown or out of range."""
+
+
+class UnknownNameError(DopplerError):
+    """A name (method, preset, workload, ...) is not known; the message offers the nearest."""
+
+    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+        choices = sorted(known)
+        near = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        super().__init__(f"unknown {what} {name!r}: {hint}known are {', '.join(choices)}")

@@ -1,0 +1,364 @@
+"""The dataflow graph: immutable arrays, validated once, when they enter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from doppler.errors import GraphError
+from doppler.graph.order import kahn
+from doppler.graph.spec import OpSpec, TensorSpec, Tile
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The machine that a graph file names: accelerators that share a host with CPUs.
+
+    Attributes
+    ----------
+    accelerators, cpus : int
+        How many of each.
+    accelerator_memory : float
+        Bytes of each accelerator; the host's memory is not limited.
+    """
+
+    accelerators: int
+    cpus: int
+    accelerator_memory: float
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A directed acyclic graph of operations.
+
+    Every array is copied, made read-only and validated. An op's cost is either modelled (from
+    ``flops`` and bytes, by the device) or explicit (``compute_s`` and ``transfer_s``, in seconds).
+
+    Attributes
+    ----------
+    src, dst : int32 array, shape [edges]
+        Edge ``e`` carries the output of op ``src[e]`` to op ``dst[e]``. Sorted by (src, dst).
+        A repeated edge is merged: a tensor is needed once, however often it is read.
+    flops : float64 array, shape [ops]
+        Floating-point operations.
+    output_bytes, param_bytes, bytes_read : float64 array, shape [ops]
+        Size of the output; of the inputs and parameters that stay resident on the op's device;
+        and of everything that the op reads when it runs. ``param_bytes`` counts a tile for every
+        op that reads it, an upper bound where ops of one device share a tile.
+    names, kinds, meta_ops : tuple of str, length ops
+        Name of the op; what sort of computation it is; the op it was before sharding.
+    shards : int32 array, shape [ops]
+        Index of the op among the shards of its meta-op.
+    compute_s, transfer_s : float64 array, shape [ops], or None
+        Explicit seconds: of the op on a reference device, and of moving its output across a
+        reference link.
+    class_compute_s : mapping of str to float64 array, shape [ops]
+        Explicit seconds on each device class (``"gpu"``, ``"cpu"``), for heterogeneous files;
+        infinite where the class cannot run the op. Takes precedence over ``compute_s``.
+    pinned : int32 array, shape [ops]
+        Device that the op must run on, or -1.
+    colocation : int32 array, shape [ops]
+        Ops with the same number >= 0 must share a device; -1 is free.
+    specs : tuple of OpSpec, length ops, or None
+        The executable form.
+    tensors : mapping of str to TensorSpec
+        Inputs and parameters that the specs read.
+    outputs : mapping of int to Tile
+        Ops that hold a tile of the workload's result, and where the tile belongs.
+    machine : Machine or None
+        The machine named by the file that the graph came from.
+    """
+
+    name: str
+    src: IntArray
+    dst: IntArray
+    flops: FloatArray
+    output_bytes: FloatArray
+    param_bytes: FloatArray
+    bytes_read: FloatArray
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    meta_ops: tuple[str, ...]
+    shards: IntArray
+    pinned: IntArray
+    colocation: IntArray
+    compute_s: FloatArray | None = None
+    transfer_s: FloatArray | None = None
+    class_compute_s: Mapping[str, FloatArray] = field(default_factory=dict)
+    specs: tuple[OpSpec, ...] | None = None
+    tensors: Mapping[str, TensorSpec] = field(default_factory=dict)
+    outputs: Mapping[int, Tile] = field(default_factory=dict)
+    machine: Machine | None = None
+    source: str = ""
+
+    @classmethod
+    def build(
+        cls,
+        n_ops: int,
+        src: npt.ArrayLike,
+        dst: npt.ArrayLike,
+        *,
+        name: str = "graph",
+        source: str = "",
+        flops: npt.ArrayLike | None = None,
+        output_bytes: npt.ArrayLike | None = None,
+        param_bytes: npt.ArrayLike | None = None,
+        bytes_read: npt.ArrayLike | None = None,
+        names: Sequence[str] | None = None,
+        kinds: Sequence[str] | None = None,
+        meta_ops: Sequence[str] | None = None,
+        shards: npt.ArrayLike | None = None,
+        pinned: npt.ArrayLike | None = None,
+        colocation: npt.ArrayLike | None = None,
+        compute_s: npt.ArrayLike | None = None,
+        transfer_s: npt.ArrayLike | None = None,
+        class_compute_s: Mapping[str, npt.ArrayLike] | None = None,
+        specs: Sequence[OpSpec] | None = None,
+        tensors: Mapping[str, TensorSpec] | None = None,
+        outputs: Mapping[int, Tile] | None = None,
+        machine: Machine | None = None,
+    ) -> Graph:
+        """Validate the parts and make a graph of them.
+
+        Parameters
+        ----------
+        n_ops : int
+            Number of ops, at least 1.
+        source : str
+            Where the graph comes from (a file name), for error messages.
+
+        Raises
+        ------
+        GraphError
+            On an empty graph, a self edge, an edge to a missing op, a cycle, a number that is not
+            finite or is negative, or an array of the wrong length. The message names the source,
+            the op and the rule.
+        """
+        where = source or name
+        if n_ops < 1:
+            raise GraphError(f"{where}: the graph is empty; a graph needs at least one op")
+        labels = _strings(names, n_ops, where, "names", lambda i: f"op{i}")
+        edges_src, edges_dst = _edges(src, dst, n_ops, labels, where)
+
+        def cost(values: npt.ArrayLike | None, what: str) -> FloatArray:
+            return _costs(values, n_ops, labels, where, what)
+
+        explicit = {
+            key: _costs(values, n_ops, labels, where, f"{key} compute seconds", infinite=True)
+            for key, values in (class_compute_s or {}).items()
+        }
+        kinds_ = _strings(kinds, n_ops, where, "kinds", lambda i: "op")
+        graph = cls(
+            name=name,
+            src=edges_src,
+            dst=edges_dst,
+            flops=cost(flops, "flops"),
+            output_bytes=cost(output_bytes, "output bytes"),
+            param_bytes=cost(param_bytes, "parameter bytes"),
+            bytes_read=cost(bytes_read, "bytes read"),
+            names=labels,
+            kinds=kinds_,
+            meta_ops=_strings(meta_ops, n_ops, where, "meta-ops", lambda i: labels[i]),
+            shards=_integers(shards, n_ops, where, "shards", 0),
+            pinned=_integers(pinned, n_ops, where, "pinned devices", -1),
+            colocation=_integers(colocation, n_ops, where, "colocation groups", -1),
+            compute_s=None if compute_s is None else cost(compute_s, "compute seconds"),
+            transfer_s=None if transfer_s is None else cost(transfer_s, "transfer seconds"),
+            class_compute_s=explicit,
+            specs=None if specs is None else tuple(specs),
+            tensors=dict(tensors or {}),
+            outputs=dict(outputs or {}),
+            machine=machine,
+            source=source,
+        )
+        if graph.specs is not None and len(graph.specs) != n_ops:
+            raise GraphError(f"{where}: {len(graph.specs)} specs for {n_ops} ops")
+        if (compute_s is None) != (transfer_s is None) and not explicit:
+            raise GraphError(f"{where}: give compute and transfer seconds together, or neither")
+        if len(graph.topological_order) != n_ops:
+            raise GraphError(f"{where}: the graph has a cycle: {_describe_cycle(graph)}")
+        return graph
+
+    @classmethod
+    def from_arrays(
+        cls,
+        src: npt.ArrayLike,
+        dst: npt.ArrayLike,
+        compute: npt.ArrayLike,
+        transfer: npt.ArrayLike,
+        *,
+        name: str = "graph",
+        **extra: Any,
+    ) -> Graph:
+        """Make a graph with explicit costs.
+
+        Parameters
+        ----------
+        src, dst : int array, shape [edges]
+            Producer and consumer of each edge.
+        compute : float array, shape [ops]
+            Seconds of each op on any device.
+        transfer : float array, shape [ops]
+            Seconds to move each op's output to another device.
+        **extra
+            Any further part that :meth:`build` takes.
+
+        Raises
+        ------
+        GraphError
+            As :meth:`build`.
+        """
+        n_ops = int(np.asarray(compute).size)
+        return cls.build(
+            n_ops, src, dst, name=name, compute_s=compute, transfer_s=transfer, **extra
+        )
+
+    @property
+    def n_ops(self) -> int:
+        """Number of ops."""
+        return len(self.names)
+
+    @property
+    def n_edges(self) -> int:
+        """Number of edges, repeats merged."""
+        return len(self.src)
+
+    @cached_property
+    def successors(self) -> tuple[IntArray, IntArray]:
+        """CSR (pointers [ops + 1], consumers [edges]); the consumers of op ``u`` ascend."""
+        pointers = np.zeros(self.n_ops + 1, np.int32)
+        np.cumsum(np.bincount(self.src, minlength=self.n_ops), out=pointers[1:])
+        return _frozen(pointers), self.dst
+
+    @cached_property
+    def predecessors(self) -> tuple[IntArray, IntArray]:
+        """CSR (pointers [ops + 1], producers [edges]); the producers of op ``v`` ascend."""
+        pointers = np.zeros(self.n_ops + 1, np.int32)
+        np.cumsum(np.bincount(self.dst, minlength=self.n_ops), out=pointers[1:])
+        order = np.argsort(self.dst, kind="stable")
+        return _frozen(pointers), _frozen(self.src[order])
+
+    @cached_property
+    def topological_order(self) -> IntArray:
+        """Ops in topological order; shorter than ``n_ops`` on a cycle. O(V + E)."""
+        return _frozen(self._order[0])
+
+    @cached_property
+    def depth(self) -> IntArray:
+        """The most edges on a path from an entry to each op, shape [ops]."""
+        return _frozen(self._order[1])
+
+    @cached_property
+    def _order(self) -> tuple[IntArray, IntArray]:
+        return kahn(*self.successors, self.n_ops)
+
+    def __repr__(self) -> str:
+        return f"Graph({self.name!r}, ops={self.n_ops}, edges={self.n_edges})"
+
+
+def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    array.setflags(write=False)
+    return array
+
+
+def _strings(
+    values: Sequence[str] | None, n_ops: int, where: str, what: str, default: Any
+) -> tuple[str, ...]:
+    if values is None:
+        return tuple(default(i) for i in range(n_ops))
+    if len(values) != n_ops:
+        raise GraphError(f"{where}: {len(values)} {what} for {n_ops} ops")
+    return tuple(map(str, values))
+
+
+def _costs(
+    values: npt.ArrayLike | None,
+    n_ops: int,
+    labels: tuple[str, ...],
+    where: str,
+    what: str,
+    infinite: bool = False,
+) -> FloatArray:
+    if values is None:
+        return _frozen(np.zeros(n_ops))
+    try:
+        array = np.array(values, dtype=np.float64).ravel()
+    except (TypeError, ValueError):
+        raise GraphError(f"{where}: {what} must be numbers") from None
+    if array.size != n_ops:
+        raise GraphError(f"{where}: {array.size} {what} for {n_ops} ops")
+    bad = np.isnan(array) | (array < 0) | (np.isinf(array) & (not infinite))
+    if bad.any():
+        op = int(np.flatnonzero(bad)[0])
+        rule = "must be a finite number >= 0"
+        raise GraphError(f"{where}: op {op} ({labels[op]}): {what} is {array[op]}, {rule}")
+    return _frozen(array)
+
+
+def _integers(
+    values: npt.ArrayLike | None, n_ops: int, where: str, what: str, default: int
+) -> IntArray:
+    if values is None:
+        return _frozen(np.full(n_ops, default, np.int32))
+    array = np.array(values)
+    if array.size != n_ops:
+        raise GraphError(f"{where}: {array.size} {what} for {n_ops} ops")
+    if not np.issubdtype(array.dtype, np.integer):
+        raise GraphError(f"{where}: {what} must be whole numbers")
+    if (array < default).any():
+        op = int(np.flatnonzero(array < default)[0])
+        raise GraphError(f"{where}: op {op}: {what} holds {array[op]}, must be >= {default}")
+    return _frozen(array.astype(np.int32).ravel())
+
+
+def _edges(
+    src: npt.ArrayLike, dst: npt.ArrayLike, n_ops: int, labels: tuple[str, ...], where: str
+) -> tuple[IntArray, IntArray]:
+    try:
+        heads = np.array(src, dtype=np.float64).ravel()
+        tails = np.array(dst, dtype=np.float64).ravel()
+    except (TypeError, ValueError):
+        raise GraphError(f"{where}: edges must be whole numbers, ids of ops") from None
+    if heads.size != tails.size:
+        raise GraphError(f"{where}: {heads.size} edge sources but {tails.size} destinations")
+    for ends in (heads, tails):
+        bad = ~((ends >= 0) & (ends < n_ops) & (ends == np.floor(ends)))
+        if bad.any():
+            edge = int(np.flatnonzero(bad)[0])
+            raise GraphError(
+                f"{where}: edge {edge} ({heads[edge]:g} -> {tails[edge]:g}) names a missing op; "
+                f"ids run from 0 to {n_ops - 1}"
+            )
+    loops = np.flatnonzero(heads == tails)
+    if loops.size:
+        op = int(heads[loops[0]])
+        raise GraphError(f"{where}: op {op} ({labels[op]}) has an edge to itself")
+    keys = np.unique(heads.astype(np.int64) * n_ops + tails.astype(np.int64))
+    return _frozen((keys // n_ops).astype(np.int32)), _frozen((keys % n_ops).astype(np.int32))
+
+
+def _describe_cycle(graph: Graph) -> str:
+    left = np.ones(graph.n_ops, bool)
+    left[graph.topological_order] = False
+    pointers, producers = graph.predecessors
+    op = int(np.flatnonzero(left)[0])
+    path = [op]
+    seen = {op: 0}
+    while True:
+        inputs = producers[pointers[op] : pointers[op + 1]]
+        op = int(inputs[left[inputs]][0])
+        path.append(op)
+        if op in seen:
+            cycle = path[seen[op] :][::-1]
+            shown = cycle if len(cycle) <= 8 else [*cycle[:7], cycle[-1]]
+            arrow = " -> ".join(f"{o} ({graph.names[o]})" for o in shown)
+            return arrow if len(cycle) <= 8 else f"{arrow} ({len(cycle) - 1} ops)"
+        seen[op] = len(path) - 1
