@@ -1,0 +1,70 @@
+# `make repro` is all that a fresh clone needs: it makes .venv from the lock, then runs the pipeline.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+TORCH := 2.13.0
+
+# Nothing here reports to anybody. W&B is offline unless WANDB_API_KEY is set (doppler.tracking).
+export DO_NOT_TRACK := 1
+export DVC_NO_ANALYTICS := 1
+export PREFECT_SERVER_ANALYTICS_ENABLED := false
+# Stages call `python`: let it be the one of the virtual environment.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.DEFAULT_GOAL := help
+.PHONY: help install repro test check lint format bench report clean lock
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(INSTALLED)  ## Make .venv from requirements.lock, if it is missing or older
+
+$(INSTALLED): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || \
+		{ echo "$(PYTHON) is not Python 3.11 to 3.13: say make PYTHON=python3.11" >&2; exit 1; }
+	rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	touch $@
+
+repro: $(INSTALLED)  ## Run the whole pipeline: graphs, traces, training, report
+	$(BIN)/dvc repro
+
+report: $(INSTALLED)  ## Make reports/index.html, and whatever it needs, anew
+	$(BIN)/dvc repro evaluate
+
+test: $(INSTALLED)  ## Run every test, the slow ones too
+	$(BIN)/python -m pytest -m "slow or not slow"
+
+lint: $(INSTALLED)  ## Format, lint, types and import contracts; changes nothing
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: lint  ## What a commit must pass: lint and the fast tests
+	$(BIN)/python -m pytest
+
+format: $(INSTALLED)  ## Format the code and mend what ruff can mend
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: $(INSTALLED)  ## Measure speed beside peers; writes reports/bench.json
+	$(BIN)/python benchmarks/run.py
+
+clean:  ## Remove what tools leave behind; keeps the results and .venv
+	rm -rf build dist .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests flows benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# A dry run of pip against an empty environment resolves exactly what Doppler and its extras need.
+# torch is held at a release that has builds for every supported machine, with and without CUDA.
+lock: pyproject.toml  ## Resolve all dependencies anew and write requirements.lock
+	rm -rf build/lock && mkdir -p build/lock
+	$(PYTHON) -m venv build/lock/venv
+	build/lock/venv/bin/python -m pip install --quiet --upgrade pip
+	build/lock/venv/bin/python -m pip install --quiet --disable-pip-version-check --dry-run --ignore-installed \
+		--report build/lock/report.json '.[pipeline,dev]' 'torch==$(TORCH)'
+	$(PYTHON) scripts/lock.py build/lock/report.json requirements.lock

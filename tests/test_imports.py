@@ -1,0 +1,57 @@
+"""What may be imported when: the core needs none of the pipeline's tools, and torch comes late."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+BLOCK = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {absent!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def run(code: str) -> str:
+    """Run ``code`` in a new interpreter and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_import_works_without_the_pipeline_tools_and_without_torch() -> None:
+    absent = {"dvc", "prefect", "wandb", "torch", "torch_geometric"}
+    code = BLOCK.format(absent=absent) + "import doppler; print(doppler.__version__)"
+    assert run(code).strip()
+
+
+def test_importing_doppler_loads_none_of_the_pipeline_tools() -> None:
+    code = (
+        "import doppler, sys; print(sorted({'dvc', 'prefect', 'wandb', 'torch'} & {*sys.modules}))"
+    )
+    assert run(code).strip() == "[]"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("doppler.cli") is None, reason="there is no CLI yet")
+def test_help_does_not_load_torch() -> None:
+    code = """
+import sys
+from doppler.cli import main
+sys.argv = ["doppler", "--help"]
+try:
+    main()
+except SystemExit as stop:
+    assert not stop.code, stop.code
+assert "torch" not in sys.modules
+"""
+    assert "place" in run(code)
