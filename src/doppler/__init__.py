@@ -1,6 +1,20 @@
 """Doppler: learned placement of machine-learning dataflow graphs on clusters of devices."""
 
+from doppler.cluster import Cluster, Device, Link
 from doppler.graph import Graph
+from doppler.placement import Placement
+from doppler.problem import Problem
+from doppler.simulator import Trace, simulate, simulate_many
 
-__all__ = ["Graph"]
+__all__ = [
+    "Cluster",
+    "Device",
+    "Graph",
+    "Link",
+    "Placement",
+    "Problem",
+    "Trace",
+    "simulate",
+    "simulate_many",
+]
 __version__ = "0.1.0"

@@ -48,7 +48,9 @@ def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> Path:
             raise
     except OSError as error:
         reason = error.strerror or str(error)
-        raise DopplerError(f"{target}: cannot be written ({reason}); choose another path") from error
+        raise DopplerError(
+            f"{target}: cannot be written ({reason}); choose another path"
+        ) from error
     return target
 
 

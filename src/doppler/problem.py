@@ -1,0 +1,300 @@
+"""A graph on a cluster, as arrays of seconds that every kernel reads."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from doppler.cluster.cluster import Cluster
+from doppler.errors import ProblemError
+from doppler.graph.graph import Graph
+from doppler.graph.levels import bottom_levels, top_levels
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int32]
+
+
+class Arrays(NamedTuple):
+    """What kernels read. Times in seconds, sizes in bytes, CSR adjacency.
+
+    Attributes
+    ----------
+    compute : float64 array, shape [ops, devices]
+        Time of each op on each device; infinite where the op cannot run.
+    volume : float64 array, shape [ops]
+        What a link's ``factor`` multiplies: output bytes, or explicit seconds.
+    latency, factor : float64 array, shape [devices, devices]
+        Moving the output of ``u`` from ``a`` to ``b`` takes
+        ``latency[a, b] + volume[u] * factor[a, b]``.
+    channel : int32 array, shape [devices, devices]
+        Channel on which the transfer takes its turn, or -1.
+    succ_ptr, succ, pred_ptr, pred : int32 array
+        Consumers and producers of each op.
+    order : int32 array, shape [ops]
+        A topological order.
+    group : int32 array, shape [ops]
+        Colocation group 0..groups-1, or -1.
+    param_bytes, output_bytes : float64 array, shape [ops]
+    capacity : float64 array, shape [devices]
+    n_channels, n_groups : int
+    """
+
+    compute: FloatArray
+    volume: FloatArray
+    latency: FloatArray
+    factor: FloatArray
+    channel: IntArray
+    succ_ptr: IntArray
+    succ: IntArray
+    pred_ptr: IntArray
+    pred: IntArray
+    order: IntArray
+    group: IntArray
+    param_bytes: FloatArray
+    output_bytes: FloatArray
+    capacity: FloatArray
+    n_channels: int
+    n_groups: int
+
+
+class Problem:
+    """A graph on a cluster.
+
+    Op time is ``launch_overhead + max(flops / achieved FLOP/s, bytes / memory bandwidth)`` (the
+    roofline model of Williams et al., CACM 2009) with bytes read plus written, or the graph's
+    explicit seconds times the device's slowdown.
+
+    Parameters
+    ----------
+    graph : Graph
+    cluster : Cluster, optional
+        Left out: the machine that the graph's file names.
+
+    Attributes
+    ----------
+    arrays : Arrays
+        What the kernels read.
+
+    Raises
+    ------
+    ProblemError
+        If the graph names no machine and no cluster is given, an op is pinned to a missing
+        device, or an op or a colocation group can run on no device.
+    """
+
+    def __init__(self, graph: Graph, cluster: Cluster | None = None) -> None:
+        if cluster is None:
+            if graph.machine is None:
+                raise ProblemError(
+                    f"{graph.source or graph.name}: the graph names no machine; give a cluster"
+                )
+            machine = graph.machine
+            cluster = Cluster.accelerators_and_cpus(
+                machine.accelerators, machine.cpus, machine.accelerator_memory
+            )
+        self.graph = graph
+        self.cluster = cluster
+        self.arrays = _arrays(graph, cluster)
+
+    @property
+    def n_ops(self) -> int:
+        """Number of ops."""
+        return self.graph.n_ops
+
+    @property
+    def n_devices(self) -> int:
+        """Number of devices."""
+        return self.cluster.n_devices
+
+    @cached_property
+    def may_overflow(self) -> bool:
+        """Whether some placement could exceed a device's memory.
+
+        A device never holds more than every parameter and one copy of every output.
+        """
+        arrays = self.arrays
+        most = arrays.param_bytes.sum() + arrays.output_bytes.sum()
+        return bool(most > arrays.capacity.min())
+
+    @cached_property
+    def lower_bound(self) -> float:
+        """Seconds that no placement can beat.
+
+        The larger of two relaxations: the longest path with every op on its fastest device and
+        free transfers; and the best fractional split of the work, for which any weights ``y`` of
+        the devices that sum to 1 give the bound ``sum_v min_d y_d compute[v, d]`` (linear
+        programming duality); the weights are improved by a few subgradient steps.
+        """
+        compute = self.arrays.compute
+        fastest = compute.min(axis=1)
+        best = max(float(self.longest_path(fastest)), 0.0)
+        finite = np.where(np.isfinite(compute), compute, np.nan)
+        speed = 1.0 / np.maximum(np.nanmean(finite, axis=0), 1e-300)
+        weights = np.nan_to_num(speed) + 1e-12
+        weights /= weights.sum()
+        with np.errstate(invalid="ignore"):
+            for step in range(200):
+                weighted = np.where(np.isfinite(compute), compute * weights, np.inf)
+                choice = weighted.argmin(axis=1)
+                best = max(best, float(weighted[np.arange(self.n_ops), choice].sum()))
+                load = np.bincount(
+                    choice,
+                    fastest * 0 + compute[np.arange(self.n_ops), choice],
+                    minlength=self.n_devices,
+                )
+                if load.max() <= 0:
+                    break
+                weights = weights * np.exp(0.5 / (1 + step) * (load / load.max() - 1))
+                weights /= weights.sum()
+        return best
+
+    def longest_path(self, op_seconds: FloatArray, transfers: bool = False) -> float:
+        """Length of the longest path, in seconds, with the given time of each op."""
+        return float(self.b_level(op_seconds, transfers).max())
+
+    def b_level(self, op_seconds: FloatArray, transfers: bool = False) -> FloatArray:
+        """Longest path from each op to an exit, the op included. O(V + E).
+
+        Parameters
+        ----------
+        op_seconds : float64 array, shape [ops]
+        transfers : bool
+            Whether every edge adds its mean transfer time.
+        """
+        arrays = self.arrays
+        moved = self.mean_transfer if transfers else np.zeros(self.n_ops)
+        return bottom_levels(arrays.order, arrays.succ_ptr, arrays.succ, op_seconds, moved)
+
+    def t_level(self, op_seconds: FloatArray, transfers: bool = False) -> FloatArray:
+        """Longest path from an entry to each op, the op left out. O(V + E)."""
+        arrays = self.arrays
+        moved = self.mean_transfer if transfers else np.zeros(self.n_ops)
+        return top_levels(arrays.order, arrays.pred_ptr, arrays.pred, op_seconds, moved)
+
+    @cached_property
+    def mean_compute(self) -> FloatArray:
+        """Mean time of each op over the devices that can run it, seconds, shape [ops]."""
+        compute = self.arrays.compute
+        can = np.isfinite(compute)
+        mean: FloatArray = np.where(can, compute, 0.0).sum(axis=1) / can.sum(axis=1)
+        return mean
+
+    @cached_property
+    def mean_transfer(self) -> FloatArray:
+        """Mean time to move each op's output between two devices, seconds, shape [ops]."""
+        count = self.n_devices
+        if count == 1:
+            return np.zeros(self.n_ops)
+        off = ~np.eye(count, dtype=bool)
+        arrays = self.arrays
+        mean: FloatArray = (
+            arrays.latency[off].mean() + arrays.volume * arrays.factor[off].mean()
+        ) * np.ones(self.n_ops)
+        return mean
+
+    def __repr__(self) -> str:
+        return f"Problem({self.graph!r}, {self.cluster.name!r})"
+
+
+def _arrays(graph: Graph, cluster: Cluster) -> Arrays:
+    where = graph.source or graph.name
+    group, n_groups = _groups(graph)
+    compute = _compute(graph, cluster, where)
+    _restrict(compute, graph, cluster, group, where)
+    count = cluster.n_devices
+    latency = np.zeros((count, count))
+    factor = np.zeros((count, count))
+    channel = np.full((count, count), -1, np.int32)
+    explicit = graph.transfer_s is not None
+    for link in cluster.links:
+        pair = link.source, link.target
+        # Explicit transfer seconds already hold the latency of the link they were measured on.
+        latency[pair] = 0.0 if explicit else link.latency
+        factor[pair] = link.hops if explicit else 1.0 / link.bandwidth
+        channel[pair] = link.channel
+    volume = graph.transfer_s if graph.transfer_s is not None else graph.output_bytes
+    succ_ptr, succ = graph.successors
+    pred_ptr, pred = graph.predecessors
+    return Arrays(
+        compute=compute,
+        volume=volume,
+        latency=latency,
+        factor=factor,
+        channel=channel,
+        succ_ptr=succ_ptr,
+        succ=succ,
+        pred_ptr=pred_ptr,
+        pred=pred,
+        order=graph.topological_order,
+        group=group,
+        param_bytes=graph.param_bytes,
+        output_bytes=graph.output_bytes,
+        capacity=np.array([device.memory for device in cluster.devices]),
+        n_channels=cluster.n_channels,
+        n_groups=n_groups,
+    )
+
+
+def _groups(graph: Graph) -> tuple[IntArray, int]:
+    """Number the colocation groups of two ops or more from 0."""
+    values, inverse, counts = np.unique(graph.colocation, return_inverse=True, return_counts=True)
+    real = (values >= 0) & (counts > 1)
+    numbers = np.where(real, np.cumsum(real) - 1, -1).astype(np.int32)
+    return numbers[inverse].astype(np.int32), int(real.sum())
+
+
+def _compute(graph: Graph, cluster: Cluster, where: str) -> FloatArray:
+    compute = np.full((graph.n_ops, cluster.n_devices), np.inf)
+    for index, device in enumerate(cluster.devices):
+        if graph.class_compute_s:
+            if device.kind in graph.class_compute_s:
+                compute[:, index] = graph.class_compute_s[device.kind] * device.slowdown
+        elif graph.compute_s is not None:
+            compute[:, index] = graph.compute_s * device.slowdown
+        else:
+            moved = (graph.bytes_read + graph.output_bytes) / device.memory_bandwidth
+            compute[:, index] = device.launch_overhead + np.maximum(
+                graph.flops / device.flops, moved
+            )
+    if graph.class_compute_s and not any(
+        device.kind in graph.class_compute_s for device in cluster.devices
+    ):
+        kinds = ", ".join(sorted(graph.class_compute_s))
+        raise ProblemError(
+            f"{where}: gives costs for device kinds {kinds}, and cluster {cluster.name!r} has none"
+        )
+    return compute
+
+
+def _restrict(
+    compute: FloatArray, graph: Graph, cluster: Cluster, group: IntArray, where: str
+) -> None:
+    """Make infinite what pins and colocation rule out."""
+    count = cluster.n_devices
+    over = np.flatnonzero(graph.pinned >= count)
+    if over.size:
+        op = int(over[0])
+        raise ProblemError(
+            f"{where}: op {op} ({graph.names[op]}) is pinned to device {graph.pinned[op]}, and "
+            f"cluster {cluster.name!r} has devices 0 to {count - 1}"
+        )
+    pinned = np.flatnonzero(graph.pinned >= 0)
+    others = np.arange(count) != graph.pinned[pinned, None]
+    compute[pinned] = np.where(others, np.inf, compute[pinned])
+    grouped = np.flatnonzero(group >= 0)
+    if grouped.size:
+        allowed = np.ones((int(group.max()) + 1, count), bool)
+        np.logical_and.at(allowed, group[grouped], np.isfinite(compute[grouped]))
+        compute[grouped] = np.where(allowed[group[grouped]], compute[grouped], np.inf)
+    stuck = np.flatnonzero(~np.isfinite(compute).any(axis=1))
+    if stuck.size:
+        op = int(stuck[0])
+        reason = (
+            f"its colocation group {graph.colocation[op]} has no device that suits all its ops"
+            if group[op] >= 0
+            else "no device of the cluster can run it"
+        )
+        raise ProblemError(f"{where}: op {op} ({graph.names[op]}): {reason}")

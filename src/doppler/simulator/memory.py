@@ -1,0 +1,77 @@
+"""Peak memory of a run, from its trace."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@njit(cache=True, nogil=True)
+def peak_memory(arrays, devices, work, n_sent):  # type: ignore[no-untyped-def]
+    """Most bytes that each device holds at any time.
+
+    Parameters are resident throughout. An output takes room on its device from the start of its
+    op until its consumers there have ended and its last transfer out has arrived; a copy takes
+    room from the start of its transfer until its consumers there have ended. The output of an op
+    without consumers is a result and stays. O((V + E) log (V + E)).
+
+    Parameters
+    ----------
+    arrays : Arrays
+    devices : int32 array, shape [ops]
+    work : Workspace
+        Of a recorded simulation.
+    n_sent : int
+        Number of recorded transfers.
+
+    Returns
+    -------
+    float64 array, shape [devices]
+        Bytes.
+    """
+    n_ops = len(devices)
+    held = np.zeros(arrays.compute.shape[1])
+    for op in range(n_ops):
+        held[devices[op]] += arrays.param_bytes[op]
+    free_at = np.empty(n_ops)
+    for op in range(n_ops):
+        first, last = arrays.succ_ptr[op], arrays.succ_ptr[op + 1]
+        free_at[op] = np.inf if first == last else work.end[op]
+        for edge in range(first, last):
+            consumer = arrays.succ[edge]
+            if devices[consumer] == devices[op]:
+                free_at[op] = max(free_at[op], work.end[consumer])
+    count = n_ops + n_sent
+    times = np.empty(2 * count)
+    changes = np.empty(2 * count)
+    where = np.empty(2 * count, np.int32)
+    for sent in range(n_sent):
+        op, target = work.sent_op[sent], work.sent_target[sent]
+        free_at[op] = max(free_at[op], work.sent_end[sent])
+        until = work.sent_end[sent]
+        for edge in range(arrays.succ_ptr[op], arrays.succ_ptr[op + 1]):
+            consumer = arrays.succ[edge]
+            if devices[consumer] == target:
+                until = max(until, work.end[consumer])
+        slot = n_ops + sent
+        # What is freed at an instant makes room for what is taken then: frees come first.
+        times[slot], changes[slot], where[slot] = until, -arrays.output_bytes[op], target
+        slot += count
+        times[slot], changes[slot] = work.sent_start[sent], arrays.output_bytes[op]
+        where[slot] = target
+    for op in range(n_ops):
+        times[op], changes[op], where[op] = free_at[op], -arrays.output_bytes[op], devices[op]
+        slot = op + count
+        times[slot], changes[slot] = work.start[op], arrays.output_bytes[op]
+        where[slot] = devices[op]
+    peak = held.copy()
+    for event in np.argsort(times, kind="mergesort"):
+        if times[event] == np.inf:
+            break
+        device = where[event]
+        held[device] += changes[event]
+        peak[device] = max(peak[device], held[device])
+    return peak

@@ -1,0 +1,219 @@
+"""Simulate one placement, with its trace, or many at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from doppler.errors import MemoryLimitError, PlacementError
+from doppler.placement import Placement
+from doppler.problem import Problem
+from doppler.simulator.kernel import make_workspace, run, run_many
+from doppler.simulator.memory import peak_memory
+from doppler.simulator.trace import Trace
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """Outcome of one run.
+
+    Attributes
+    ----------
+    makespan : float
+        Seconds.
+    trace : Trace
+    peak_memory : float64 array, shape [devices]
+        Bytes.
+    """
+
+    makespan: float
+    trace: Trace
+    peak_memory: FloatArray
+
+
+def simulate(
+    problem: Problem,
+    placement: Placement,
+    *,
+    runtime: str = "priority",
+    jitter: float = 0.0,
+    seed: int = 0,
+) -> Result:
+    """Simulate a placement on the work-conserving runtime.
+
+    Parameters
+    ----------
+    problem : Problem
+    placement : Placement
+    runtime : {"priority", "fifo"}
+        Whether ready ops go by the placement's priority, or first ready, first run.
+    jitter : float
+        Standard deviation of the logarithm of every duration; 0.1 is about 10%.
+    seed : int
+        Of the jitter.
+
+    Returns
+    -------
+    Result
+
+    Raises
+    ------
+    PlacementError
+        If the placement does not suit the problem.
+    """
+    placement.validate(problem)
+    arrays = problem.arrays
+    work = make_workspace(problem.n_ops, problem.n_devices, problem.graph.n_edges)
+    priority = _priority(placement, runtime)
+    makespan, n_sent = run(
+        arrays, placement.devices, priority, _checked(jitter), int(seed) % 2**32, True, work
+    )
+    order = np.argsort(work.start, kind="stable").astype(np.int32)
+    trace = Trace(
+        op=order,
+        device=placement.devices[order],
+        start=work.start[order],
+        end=work.end[order],
+        transfer_op=work.sent_op[:n_sent].copy(),
+        transfer_source=work.sent_source[:n_sent].copy(),
+        transfer_target=work.sent_target[:n_sent].copy(),
+        transfer_start=work.sent_start[:n_sent].copy(),
+        transfer_end=work.sent_end[:n_sent].copy(),
+        transfer_channel=work.sent_channel[:n_sent].copy(),
+        device_names=tuple(device.name for device in problem.cluster.devices),
+    )
+    return Result(float(makespan), trace, peak_memory(arrays, placement.devices, work, n_sent))
+
+
+def simulate_many(
+    problem: Problem,
+    devices: npt.ArrayLike,
+    priority: npt.ArrayLike | None = None,
+    *,
+    jitter: float = 0.0,
+    seeds: Sequence[int] | None = None,
+    threads: int | None = None,
+) -> FloatArray:
+    """Simulate many placements of one problem.
+
+    The placements are trusted: an op on a device that cannot run it makes the makespan infinite.
+
+    Parameters
+    ----------
+    devices : int32 array, shape [placements, ops]
+    priority : int32 array, shape [placements, ops], optional
+        Left out: first ready, first run.
+    jitter : float
+        As in :func:`simulate`.
+    seeds : sequence of int, length placements, optional
+        Of the jitter; by default 0, 1, 2, ...
+    threads : int, optional
+        By default one per core.
+
+    Returns
+    -------
+    float64 array, shape [placements]
+        Makespans in seconds.
+
+    Raises
+    ------
+    PlacementError
+        If the arrays do not have the problem's shape, or name a missing device.
+    """
+    placed = np.ascontiguousarray(devices, np.int32)
+    count = len(placed)
+    if placed.ndim != 2 or placed.shape[1] != problem.n_ops:
+        raise PlacementError(
+            f"placements: shape {placed.shape}, expected [placements, {problem.n_ops}]"
+        )
+    if placed.size and not 0 <= placed.min() <= placed.max() < problem.n_devices:
+        raise PlacementError(f"placements: devices must lie in 0 to {problem.n_devices - 1}")
+    if priority is None:
+        ranks = np.empty((count, 0), np.int32)
+    else:
+        ranks = np.ascontiguousarray(priority, np.int32)
+        if ranks.shape != placed.shape:
+            raise PlacementError(
+                f"placements: priority has shape {ranks.shape}, devices {placed.shape}"
+            )
+    seeded = np.arange(count) if seeds is None else np.asarray(seeds, np.int64) % 2**32
+    makespans = np.empty(count)
+    workers = max(1, min(threads or os.cpu_count() or 1, count))
+    jitter = _checked(jitter)
+
+    def part(index: int) -> None:
+        chunk = slice(index * count // workers, (index + 1) * count // workers)
+        work = make_workspace(problem.n_ops, problem.n_devices, 0)
+        run_many(
+            problem.arrays,
+            placed[chunk],
+            ranks[chunk],
+            jitter,
+            seeded[chunk],
+            work,
+            makespans[chunk],
+        )
+
+    if workers == 1:
+        part(0)
+    else:
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(part, range(workers)))
+    return makespans
+
+
+def check_memory(problem: Problem, placement: Placement, runtime: str = "priority") -> None:
+    """Raise if a placement does not fit in the devices' memory.
+
+    Raises
+    ------
+    MemoryLimitError
+        Names every device that overflows and how many bytes are missing there.
+    """
+    if not problem.may_overflow:
+        return
+    peak = simulate(problem, placement, runtime=runtime).peak_memory
+    over = peak - problem.arrays.capacity
+    if (over > 0).any():
+        raise MemoryLimitError(f"{problem.graph.name}: {describe_overflow(problem, peak)}")
+
+
+def describe_overflow(problem: Problem, peak: FloatArray) -> str:
+    """Say which devices lack how many bytes."""
+    capacity = problem.arrays.capacity
+    parts = [
+        f"device {problem.cluster.devices[d].name!r} lacks {_size(peak[d] - capacity[d])} "
+        f"(needs {_size(peak[d])}, has {_size(capacity[d])})"
+        for d in np.flatnonzero(peak > capacity)
+    ]
+    return "does not fit in memory: " + "; ".join(parts)
+
+
+def _size(n_bytes: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.4g} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.4g} TB"
+
+
+def _priority(placement: Placement, runtime: str) -> IntArray:
+    if runtime not in ("priority", "fifo"):
+        raise PlacementError(f"runtime {runtime!r}: must be 'priority' or 'fifo'")
+    if placement.priority is None or runtime == "fifo":
+        return np.empty(0, np.int32)
+    return placement.priority
+
+
+def _checked(jitter: float) -> float:
+    if not 0 <= jitter <= 10:
+        raise PlacementError(f"jitter is {jitter}, must be from 0 to 10")
+    return float(jitter)
