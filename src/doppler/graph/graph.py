@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,11 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from doppler.errors import GraphError
+from doppler.graph.messages import shown, shown_value
 from doppler.graph.order import kahn
 from doppler.graph.spec import OpSpec, TensorSpec, Tile
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
+
+_INT32_MAX = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +142,9 @@ class Graph:
         ------
         GraphError
             On an empty graph, a self edge, an edge to a missing op, a cycle, a number that is not
-            finite or is negative, or an array of the wrong length. The message names the source,
-            the op and the rule.
+            finite or is negative, an array of the wrong length, or a spec that reads an op
+            without an edge or a tile outside its tensor. The message is one line that names the
+            source, the op and the rule.
         """
         where = source or name
         if n_ops < 1:
@@ -167,9 +171,9 @@ class Graph:
             names=labels,
             kinds=kinds_,
             meta_ops=_strings(meta_ops, n_ops, where, "meta-ops", lambda i: labels[i]),
-            shards=_integers(shards, n_ops, where, "shards", 0),
-            pinned=_integers(pinned, n_ops, where, "pinned devices", -1),
-            colocation=_integers(colocation, n_ops, where, "colocation groups", -1),
+            shards=_integers(shards, n_ops, labels, where, "shards", 0),
+            pinned=_integers(pinned, n_ops, labels, where, "pinned devices", -1),
+            colocation=_integers(colocation, n_ops, labels, where, "colocation groups", -1),
             compute_s=None if compute_s is None else cost(compute_s, "compute seconds"),
             transfer_s=None if transfer_s is None else cost(transfer_s, "transfer seconds"),
             class_compute_s=explicit,
@@ -179,8 +183,9 @@ class Graph:
             machine=machine,
             source=source,
         )
-        if graph.specs is not None and len(graph.specs) != n_ops:
-            raise GraphError(f"{where}: {len(graph.specs)} specs for {n_ops} ops")
+        if machine is not None:
+            _check_machine(machine, where)
+        _check_executable(graph, where)
         if (compute_s is None) != (transfer_s is None) and not explicit:
             raise GraphError(f"{where}: give compute and transfer seconds together, or neither")
         if len(graph.topological_order) != n_ops:
@@ -216,7 +221,7 @@ class Graph:
         GraphError
             As :meth:`build`.
         """
-        n_ops = int(np.asarray(compute).size)
+        n_ops = _vector(compute, extra.get("source") or name, "compute seconds").size
         return cls.build(
             n_ops, src, dst, name=name, compute_s=compute, transfer_s=transfer, **extra
         )
@@ -270,13 +275,40 @@ def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _strings(
-    values: Sequence[str] | None, n_ops: int, where: str, what: str, default: Any
+    values: Sequence[str] | None,
+    n_ops: int,
+    where: str,
+    what: str,
+    default: Callable[[int], str],
 ) -> tuple[str, ...]:
     if values is None:
         return tuple(default(i) for i in range(n_ops))
+    if isinstance(values, str) or not all(isinstance(value, str) for value in values):
+        raise GraphError(f"{where}: {what} must be a list of strings, one for each op")
     if len(values) != n_ops:
         raise GraphError(f"{where}: {len(values)} {what} for {n_ops} ops")
     return tuple(map(str, values))
+
+
+def _vector(values: npt.ArrayLike, where: str, what: str) -> npt.NDArray[Any]:
+    """Copy ``values`` to a one-dimensional numeric array; numpy would take ``"1"`` and ``True``."""
+    try:
+        array = np.array(values)
+    except (TypeError, ValueError):
+        raise GraphError(f"{where}: {what} must be a flat list of numbers") from None
+    if array.ndim != 1:
+        raise GraphError(f"{where}: {what} must be a flat list of numbers")
+    if array.size and array.dtype.kind not in "iuf":
+        raise GraphError(f"{where}: {what} must be numbers{_first_that_is_none(values)}")
+    return array
+
+
+def _first_that_is_none(values: npt.ArrayLike) -> str:
+    if isinstance(values, Sequence):
+        for index, value in enumerate(values):
+            if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float)):
+                return f", and entry {index} is {shown_value(value)}"
+    return " that fit in 64 bits"
 
 
 def _costs(
@@ -289,44 +321,47 @@ def _costs(
 ) -> FloatArray:
     if values is None:
         return _frozen(np.zeros(n_ops))
-    try:
-        array = np.array(values, dtype=np.float64).ravel()
-    except (TypeError, ValueError):
-        raise GraphError(f"{where}: {what} must be numbers") from None
+    array = _vector(values, where, what).astype(np.float64)
     if array.size != n_ops:
         raise GraphError(f"{where}: {array.size} {what} for {n_ops} ops")
     bad = np.isnan(array) | (array < 0) | (np.isinf(array) & (not infinite))
     if bad.any():
         op = int(np.flatnonzero(bad)[0])
-        rule = "must be a finite number >= 0"
-        raise GraphError(f"{where}: op {op} ({labels[op]}): {what} is {array[op]}, {rule}")
+        rule = "must be a number >= 0" if infinite else "must be a finite number >= 0"
+        raise GraphError(f"{where}: op {op} ({shown(labels[op])}): {what} is {array[op]}, {rule}")
     return _frozen(array)
 
 
 def _integers(
-    values: npt.ArrayLike | None, n_ops: int, where: str, what: str, default: int
+    values: npt.ArrayLike | None,
+    n_ops: int,
+    labels: tuple[str, ...],
+    where: str,
+    what: str,
+    default: int,
 ) -> IntArray:
     if values is None:
         return _frozen(np.full(n_ops, default, np.int32))
-    array = np.array(values)
+    array = _vector(values, where, what)
     if array.size != n_ops:
         raise GraphError(f"{where}: {array.size} {what} for {n_ops} ops")
-    if not np.issubdtype(array.dtype, np.integer):
+    if array.dtype.kind not in "iu":
         raise GraphError(f"{where}: {what} must be whole numbers")
-    if (array < default).any():
-        op = int(np.flatnonzero(array < default)[0])
-        raise GraphError(f"{where}: op {op}: {what} holds {array[op]}, must be >= {default}")
-    return _frozen(array.astype(np.int32).ravel())
+    bad = (array < default) | (array > _INT32_MAX)
+    if bad.any():
+        op = int(np.flatnonzero(bad)[0])
+        rule = f"must be from {default} to {_INT32_MAX}"
+        raise GraphError(
+            f"{where}: op {op} ({shown(labels[op])}): {what} holds {array[op]}, {rule}"
+        )
+    return _frozen(array.astype(np.int32))
 
 
 def _edges(
     src: npt.ArrayLike, dst: npt.ArrayLike, n_ops: int, labels: tuple[str, ...], where: str
 ) -> tuple[IntArray, IntArray]:
-    try:
-        heads = np.array(src, dtype=np.float64).ravel()
-        tails = np.array(dst, dtype=np.float64).ravel()
-    except (TypeError, ValueError):
-        raise GraphError(f"{where}: edges must be whole numbers, ids of ops") from None
+    heads = _vector(src, where, "edge sources")
+    tails = _vector(dst, where, "edge destinations")
     if heads.size != tails.size:
         raise GraphError(f"{where}: {heads.size} edge sources but {tails.size} destinations")
     for ends in (heads, tails):
@@ -334,15 +369,81 @@ def _edges(
         if bad.any():
             edge = int(np.flatnonzero(bad)[0])
             raise GraphError(
-                f"{where}: edge {edge} ({heads[edge]:g} -> {tails[edge]:g}) names a missing op; "
+                f"{where}: edge {edge} ({heads[edge]} -> {tails[edge]}) names a missing op; "
                 f"ids run from 0 to {n_ops - 1}"
             )
     loops = np.flatnonzero(heads == tails)
     if loops.size:
         op = int(heads[loops[0]])
-        raise GraphError(f"{where}: op {op} ({labels[op]}) has an edge to itself")
+        raise GraphError(f"{where}: op {op} ({shown(labels[op])}) has an edge to itself")
     keys = np.unique(heads.astype(np.int64) * n_ops + tails.astype(np.int64))
     return _frozen((keys // n_ops).astype(np.int32)), _frozen((keys % n_ops).astype(np.int32))
+
+
+def _check_machine(machine: Machine, where: str) -> None:
+    if machine.accelerators < 0 or machine.cpus < 0 or machine.accelerators + machine.cpus < 1:
+        raise GraphError(
+            f"{where}: the machine has {machine.accelerators} accelerators and {machine.cpus} "
+            "cpus; it needs at least one device, and no count below 0"
+        )
+    memory = machine.accelerator_memory
+    if not (np.isfinite(memory) and memory >= 0):
+        raise GraphError(f"{where}: accelerator memory is {memory}, must be a finite number >= 0")
+
+
+def _check_executable(graph: Graph, where: str) -> None:
+    """Hold the executable form against the arrays: what an op reads must exist and be ordered."""
+    for name, tensor in graph.tensors.items():
+        if any(extent < 1 for extent in tensor.shape):
+            raise GraphError(
+                f"{where}: tensor {shown(name)!r} has shape {shown_value(tuple(tensor.shape))}; "
+                "every axis needs at least one element"
+            )
+    for op in graph.outputs:
+        if not 0 <= op < graph.n_ops:
+            raise GraphError(f"{where}: output op {op} is missing; ids end at {graph.n_ops - 1}")
+    if graph.specs is None:
+        return
+    if len(graph.specs) != graph.n_ops:
+        raise GraphError(f"{where}: {len(graph.specs)} specs for {graph.n_ops} ops")
+    readers: list[int] = []
+    read: list[int] = []
+    checked: set[Tile] = set()
+    for op, spec in enumerate(graph.specs):
+        for value in spec.inputs:
+            if not isinstance(value, Tile):
+                readers.append(op)
+                read.append(value)
+            elif value not in checked:
+                _check_tile(value, graph, op, where)
+                checked.add(value)
+    n_ops = graph.n_ops
+    producers = np.array(read, np.int64)
+    exists = (producers >= 0) & (producers < n_ops)
+    edges = graph.src.astype(np.int64) * n_ops + graph.dst
+    ordered = exists & np.isin(producers * n_ops + np.array(readers, np.int64), edges)
+    if not ordered.all():
+        at = int(np.flatnonzero(~ordered)[0])
+        op = readers[at]
+        raise GraphError(
+            f"{where}: op {op} ({shown(graph.names[op])}): its spec reads op {read[at]}, "
+            "but there is no edge from it"
+        )
+
+
+def _check_tile(tile: Tile, graph: Graph, op: int, where: str) -> None:
+    tensor = graph.tensors.get(tile.tensor)
+    label = f"{where}: op {op} ({shown(graph.names[op])}): its spec reads"
+    if tensor is None:
+        raise GraphError(f"{label} tensor {shown(tile.tensor)!r}, which is not in the graph")
+    if len(tile.slices) != len(tensor.shape) or not all(
+        0 <= start < stop <= extent
+        for (start, stop), extent in zip(tile.slices, tensor.shape, strict=True)
+    ):
+        raise GraphError(
+            f"{label} {shown_value(tile.slices)} of tensor {shown(tile.tensor)!r}, "
+            f"whose shape is {shown_value(tuple(tensor.shape))}"
+        )
 
 
 def _describe_cycle(graph: Graph) -> str:
@@ -358,7 +459,7 @@ def _describe_cycle(graph: Graph) -> str:
         path.append(op)
         if op in seen:
             cycle = path[seen[op] :][::-1]
-            shown = cycle if len(cycle) <= 8 else [*cycle[:7], cycle[-1]]
-            arrow = " -> ".join(f"{o} ({graph.names[o]})" for o in shown)
+            listed = cycle if len(cycle) <= 8 else [*cycle[:7], cycle[-1]]
+            arrow = " -> ".join(f"{o} ({shown(graph.names[o])})" for o in listed)
             return arrow if len(cycle) <= 8 else f"{arrow} ({len(cycle) - 1} ops)"
         seen[op] = len(path) - 1

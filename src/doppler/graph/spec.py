@@ -50,7 +50,8 @@ class OpSpec:
     shape : tuple of int
         Shape of the output.
     attributes : Mapping
-        JSON-able keyword arguments (the einsum equation, an axis, a scale, ...).
+        JSON-able keyword arguments (the einsum equation, an axis, a scale, ...). Sequences are
+        tuples: that is how a file gives them back.
     """
 
     function: str
