@@ -2,6 +2,7 @@
 
 from doppler.cluster import Cluster, Device, Link
 from doppler.graph import Graph
+from doppler.graph.formats import load_graph, save_graph
 from doppler.placement import Placement
 from doppler.problem import Problem
 from doppler.simulator import Trace, simulate, simulate_many
@@ -14,6 +15,8 @@ __all__ = [
     "Placement",
     "Problem",
     "Trace",
+    "load_graph",
+    "save_graph",
     "simulate",
     "simulate_many",
 ]

@@ -77,6 +77,8 @@ def read_text(path: str | os.PathLike[str], kind: str, error: type[DopplerError]
         raise error(f"{source}: is not text, so it cannot be a {kind} file") from None
     except OSError as failure:
         raise error(f"{source}: cannot be read ({failure.strerror})") from None
+    except ValueError:  # a null character
+        raise error(f"{str(source)!r}: is not a path; give the path of a {kind} file") from None
 
 
 def _umask() -> int:

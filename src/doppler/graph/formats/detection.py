@@ -1,0 +1,92 @@
+"""Load a graph file of any supported format, and save one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from doppler.errors import GraphError, UnknownNameError
+from doppler.files import read_text, write_atomic
+from doppler.graph.formats import dnn_partitioning, doppler_json, doppler_text
+from doppler.graph.formats.fields import parse_object
+from doppler.graph.graph import Graph
+
+_WRITERS: dict[str, Callable[[Graph], str]] = {
+    "doppler": doppler_json.write,
+    "text": doppler_text.write,
+}
+
+
+def load_graph(path: str | os.PathLike[str]) -> Graph:
+    """Load a graph file; its content, never its extension, tells the format.
+
+    Parameters
+    ----------
+    path : path-like
+        A file of Doppler's JSON (:mod:`~doppler.graph.formats.doppler_json`), of the official
+        DOPPLER text (:mod:`~doppler.graph.formats.doppler_text`), or of the JSON of
+        msr-fiddle/dnn-partitioning (:mod:`~doppler.graph.formats.dnn_partitioning`).
+
+    Returns
+    -------
+    Graph
+        With ``source`` set to ``path``.
+
+    Raises
+    ------
+    GraphError
+        If the file cannot be read, is of no known format, or breaks a rule of its format or of
+        :class:`Graph`. One line: the file, the line number or key or op, and the rule.
+    """
+    where = str(path)
+    text = read_text(path, "graph", GraphError).removeprefix("\ufeff")
+    if not text.strip():
+        raise GraphError(f"{where}: the file is empty; a graph file holds at least one op")
+    name = Path(path).stem
+    if text.lstrip()[0] in "{[":
+        document = parse_object(text, where)
+        if doppler_json.recognises(document):
+            return doppler_json.read(document, where)
+        if dnn_partitioning.recognises(document):
+            return dnn_partitioning.read(document, name, where)
+        raise GraphError(
+            f"{where}: this JSON is not a graph: it has neither the key 'format' of Doppler's "
+            "files nor the keys 'nodes' and 'edges' of dnn-partitioning's"
+        )
+    if doppler_text.recognises(text):
+        return doppler_text.read(text, name, where)
+    raise GraphError(
+        f"{where}: line 1: not a graph file: neither JSON nor the node count that starts the "
+        "DOPPLER text format"
+    )
+
+
+def save_graph(graph: Graph, path: str | os.PathLike[str], format: str = "doppler") -> Path:
+    """Save a graph; the file appears complete or not at all.
+
+    Parameters
+    ----------
+    graph : Graph
+        The graph.
+    path : path-like
+        The file. Its extension does not choose the format.
+    format : str
+        ``"doppler"``, which holds everything, or ``"text"``, the official DOPPLER text, which
+        holds explicit costs and kinds only.
+
+    Returns
+    -------
+    pathlib.Path
+        The file.
+
+    Raises
+    ------
+    GraphError
+        If the format cannot hold the graph.
+    DopplerError
+        If the format is unknown or the file cannot be written.
+    """
+    if format not in _WRITERS:
+        raise UnknownNameError("graph format", format, _WRITERS)
+    return write_atomic(path, _WRITERS[format](graph))
