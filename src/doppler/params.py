@@ -1,0 +1,306 @@
+"""The pipeline's parameters: ``params.yaml``, validated before anything runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from doppler.cluster import Cluster
+from doppler.errors import DopplerError, ParamsError, UnknownNameError
+from doppler.files import read_text
+
+Count = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+
+
+class Section(BaseModel):
+    """Base of all sections: immutable, no unknown key, no silent conversion."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_keys(cls, values: Any) -> Any:
+        for key in values if isinstance(values, dict) else ():
+            if key not in cls.model_fields:
+                raise ValueError(UnknownNameError("parameter", str(key), cls.model_fields))
+        return values
+
+
+class GraphParams(Section):
+    """One graph: a workload at given sizes, cut into given tiles.
+
+    Attributes
+    ----------
+    workload : str
+        Name of the workload.
+    sizes : dict of str to number
+        Arguments of the workload; those left out keep its defaults.
+    tiles : int or dict of str to int
+        Tiles of every dimension, or of those named; the others keep the workload's own.
+    """
+
+    workload: str
+    sizes: dict[str, int | float | bool]
+    tiles: Count | dict[str, Count]
+
+
+class Grid(Section):
+    """Every one of ``graphs`` on every one of ``clusters``."""
+
+    graphs: Annotated[list[Name], Field(min_length=1)]
+    clusters: Annotated[list[str], Field(min_length=1)]
+
+
+class Case(NamedTuple):
+    """A graph on a cluster, both by name."""
+
+    graph: str
+    cluster: str
+
+    def __str__(self) -> str:
+        return f"{self.graph}@{self.cluster}"
+
+
+def cases(grids: Iterable[Grid]) -> list[Case]:
+    """All cases of the grids, each once, in their order."""
+    return list(
+        dict.fromkeys(
+            Case(graph, cluster)
+            for grid in grids
+            for graph in grid.graphs
+            for cluster in grid.clusters
+        )
+    )
+
+
+class TracesParams(Section):
+    """What the teacher shows.
+
+    Attributes
+    ----------
+    teacher : str
+        Name of the heuristic.
+    count : int
+        Traces of each problem.
+    """
+
+    teacher: str
+    count: Count
+
+
+class PolicyParams(Section):
+    """Shape of the networks.
+
+    Attributes
+    ----------
+    hidden : int
+        Width of every layer.
+    layers : int
+        Rounds of message passing.
+    features : str
+        ``"full"``, or ``"paper"`` for the five device features of the paper alone.
+    """
+
+    hidden: Count
+    layers: Count
+    features: Literal["full", "paper"]
+
+
+class ImitateParams(Section):
+    """Stage I.
+
+    Attributes
+    ----------
+    updates : int
+    traces : int
+        Traces in each update.
+    learning_rate, final_learning_rate : float
+        Of Adam, at the first and at the last update.
+    gradient_norm : float
+        Longer gradients are scaled down to it.
+    """
+
+    updates: Count
+    traces: Count
+    learning_rate: Positive
+    final_learning_rate: Positive
+    gradient_norm: Positive
+
+
+class ReinforceParams(Section):
+    """Stage II.
+
+    Attributes
+    ----------
+    updates : int
+    episodes : int
+        Episodes of one problem in each update; they are one another's baseline.
+    learning_rate, final_learning_rate : float
+        Of Adam, at the first and at the last update.
+    gradient_norm : float
+        Longer gradients are scaled down to it.
+    entropy : float
+        Weight of the policy's entropy.
+    """
+
+    updates: Count
+    episodes: Annotated[int, Field(ge=2)]
+    learning_rate: Positive
+    final_learning_rate: Positive
+    gradient_norm: Positive
+    entropy: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class EvaluateParams(Section):
+    """What the report compares.
+
+    Attributes
+    ----------
+    suite : list of Grid
+        Every method is run on each case.
+    zero_shot : list of Grid
+        Cases whose graphs no training has seen.
+    budget : float
+        Seconds that each anytime method may search.
+    samples : int
+        Sampled episodes of the zero-shot comparison.
+    jitter : float
+        Standard deviation of the logarithm of each duration, for the spread of makespans.
+    jitter_seeds : int
+        Simulated runs with jitter of each placement.
+    """
+
+    suite: Annotated[list[Grid], Field(min_length=1)]
+    zero_shot: Annotated[list[Grid], Field(min_length=1)]
+    budget: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    samples: Count
+    jitter: Fraction
+    jitter_seeds: Count
+
+
+class Params(Section):
+    """All parameters of the pipeline.
+
+    Attributes
+    ----------
+    seed : int
+        Seeds every stage.
+    graphs : dict of str to GraphParams
+        What the graphs stage builds, by name.
+    training : list of Grid
+        Problems that the teacher shows and the policy is trained on.
+    traces : TracesParams
+    policy : PolicyParams
+    imitate : ImitateParams
+    reinforce : ReinforceParams
+    evaluate : EvaluateParams
+    """
+
+    seed: Annotated[int, Field(ge=0, lt=2**32)]
+    graphs: Annotated[dict[Name, GraphParams], Field(min_length=1)]
+    training: Annotated[list[Grid], Field(min_length=1)]
+    traces: TracesParams
+    policy: PolicyParams
+    imitate: ImitateParams
+    reinforce: ReinforceParams
+    evaluate: EvaluateParams
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> Self:
+        for section, grids in self._grids():
+            for graph, cluster in cases(grids):
+                try:
+                    if graph not in self.graphs:
+                        raise UnknownNameError("graph", graph, self.graphs)
+                    Cluster.load(cluster)
+                except DopplerError as error:
+                    raise ValueError(f"{section}: {error}") from None
+        return self
+
+    @model_validator(mode="after")
+    def _held_out_is_held_out(self) -> Self:
+        trained = {case.graph for case in cases(self.training)}
+        for case in cases(self.evaluate.zero_shot):
+            if case.graph in trained:
+                raise ValueError(
+                    f"evaluate.zero_shot: {case.graph} is trained on; name a graph that is not"
+                )
+        return self
+
+    def _grids(self) -> Iterator[tuple[str, list[Grid]]]:
+        yield "training", self.training
+        yield "evaluate.suite", self.evaluate.suite
+        yield "evaluate.zero_shot", self.evaluate.zero_shot
+
+
+def load_params(path: str | Path = "params.yaml") -> Params:
+    """Read and validate a parameter file.
+
+    Parameters
+    ----------
+    path : path-like
+        A YAML file with all the sections of :class:`Params`; nothing has a default elsewhere.
+
+    Raises
+    ------
+    ParamsError
+        If the file is missing or not YAML, or a parameter is unknown (the message names the
+        nearest), missing, of the wrong type or out of range.
+    """
+    text = read_text(path, "parameter", ParamsError)
+    try:
+        values = yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" in line {mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or "it is cut short"
+        raise ParamsError(f"{path}: not valid YAML{line} ({problem})") from None
+    if not isinstance(values, dict):
+        raise ParamsError(f"{path}: must hold the sections {', '.join(Params.model_fields)}")
+    try:
+        return Params.model_validate(values)
+    except ValidationError as error:
+        raise ParamsError(f"{path}: {_first_problem(error)}") from None
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors(include_url=False)[0]
+    name = ".".join(str(part) for part in problem["loc"])
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "missing":
+        return f"{name} is missing"
+    if problem["type"] == "value_error":
+        return f"{name}: {message}" if name else message
+    return f"{name} is {problem['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads ``1e-3`` as a number, as YAML 1.2 and so DVC do."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        mapping = super().construct_mapping(node, deep)
+        if len(mapping) < len(node.value):
+            seen: set[Any] = set()
+            for key_node, _ in node.value:
+                key = self.construct_object(key_node)
+                if key in seen:
+                    raise yaml.MarkedYAMLError(
+                        problem=f"{key!r} is given twice", problem_mark=key_node.start_mark
+                    )
+                seen.add(key)
+        return mapping
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
+    list("-+0123456789."),
+)

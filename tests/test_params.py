@@ -1,0 +1,141 @@
+"""The parameter file: what it accepts, and the one line it answers to all else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from doppler.errors import ParamsError
+from doppler.params import Case, Grid, Params, cases, load_params
+
+SHIPPED = Path(__file__).parents[1] / "params.yaml"
+
+
+@pytest.fixture
+def values() -> dict:
+    return load_params(SHIPPED).model_dump(mode="json")
+
+
+@pytest.fixture
+def load(tmp_path: Path):
+    def load(values: object) -> Params:
+        path = tmp_path / "params.yaml"
+        path.write_text(values if isinstance(values, str) else yaml.safe_dump(values))
+        return load_params(path)
+
+    return load
+
+
+def change(values: dict, key: str, value: object) -> None:
+    *sections, last = key.split(".")
+    for section in sections:
+        values = values[section]
+    values[last] = value
+
+
+def test_the_shipped_file_is_valid_and_survives_a_round_trip(values, load) -> None:
+    assert load(values) == load_params(SHIPPED)
+
+
+def test_nothing_has_a_default_elsewhere(values, load) -> None:
+    for section in ("imitate", "reinforce", "traces", "policy", "evaluate"):
+        for key in list(values[section]):
+            fewer = {**values, section: {k: v for k, v in values[section].items() if k != key}}
+            with pytest.raises(ParamsError, match=rf"params.yaml: {section}.{key} is missing$"):
+                load(fewer)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("sede", 1, r"unknown parameter 'sede': did you mean 'seed'\?"),
+        (
+            "reinforce.learning_rat",
+            1e-3,
+            r"reinforce: unknown parameter 'learning_rat': did you mean 'learning_rate'\?",
+        ),
+        ("graphs.ffnn.tile", {}, r"graphs.ffnn: unknown parameter 'tile': did you mean 'tiles'\?"),
+        ("seed", -1, r"seed is -1: input should be greater than or equal to 0"),
+        ("seed", True, r"seed is True: input should be a valid integer"),
+        ("imitate.updates", 0, r"imitate.updates is 0: input should be greater than or equal to 1"),
+        ("imitate.updates", "many", r"imitate.updates is 'many': input should be a valid integer"),
+        ("imitate.learning_rate", 0.0, r"imitate.learning_rate is 0.0: .* greater than 0"),
+        ("imitate.learning_rate", float("nan"), r"imitate.learning_rate is nan"),
+        ("imitate.learning_rate", float("inf"), r"imitate.learning_rate is inf: .* finite"),
+        ("reinforce.episodes", 1, r"reinforce.episodes is 1: .* greater than or equal to 2"),
+        ("evaluate.jitter", 1.0, r"evaluate.jitter is 1.0: .* less than 1"),
+        ("evaluate.budget", -1.0, r"evaluate.budget is -1.0: .* greater than or equal to 0"),
+        ("policy.features", "all", r"policy.features is 'all': .*'full' or 'paper'"),
+        ("graphs", {}, r"graphs is {}: .* at least 1 item"),
+        ("graphs.bad/name", {"workload": "ffnn", "sizes": {}, "tiles": {}}, r"graphs.bad/name"),
+        ("training", [], r"training is \[\]: .* at least 1 item"),
+        (
+            "training",
+            [{"graphs": ["fnn"], "clusters": ["p100x4"]}],
+            r"training: unknown graph 'fnn': did you mean 'ffnn'\?",
+        ),
+        (
+            "training",
+            [{"graphs": ["ffnn"], "clusters": ["p100x5"]}],
+            r"training: .*'p100x5'.*did you mean 'p100x4'\?",
+        ),
+        (
+            "evaluate.zero_shot",
+            [{"graphs": ["ffnn"], "clusters": ["h100x8"]}],
+            r"evaluate.zero_shot: ffnn is trained on; name a graph that is not",
+        ),
+    ],
+)
+def test_a_wrong_value_is_one_line_that_names_the_file_and_the_key(
+    values, load, key, value, message
+) -> None:
+    change(values, key, value)
+    with pytest.raises(ParamsError, match=rf"params.yaml: {message}") as raised:
+        load(values)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must hold the sections seed, graphs"),
+        ("- 1", "must hold the sections seed, graphs"),
+        ("seed: [1", "not valid YAML in line 1"),
+        ("seed: 1\nseed: 2", "not valid YAML in line 2 .'seed' is given twice"),
+        ("seed: !!python/object/apply:os.getcwd []", "not valid YAML in line 1"),
+    ],
+)
+def test_text_that_is_no_parameter_file(load, text, message) -> None:
+    with pytest.raises(ParamsError, match=message):
+        load(text)
+
+
+def test_a_missing_file_and_a_directory(tmp_path: Path) -> None:
+    with pytest.raises(ParamsError, match=r"none\.yaml: no such file"):
+        load_params(tmp_path / "none.yaml")
+    with pytest.raises(ParamsError, match="is a directory"):
+        load_params(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["1e-3", "1E-3", "1.0e-3", "0.001"])
+def test_every_way_to_write_a_number_is_a_number(values, load, text) -> None:
+    change(values, "imitate.learning_rate", 0.5)
+    written = yaml.safe_dump(values).replace("learning_rate: 0.5", f"learning_rate: {text}")
+    assert load(written).imitate.learning_rate == 1e-3
+
+
+def test_cases_are_all_pairs_each_once_in_order() -> None:
+    grids = [
+        Grid(graphs=["a", "b"], clusters=["x", "y"]),
+        Grid(graphs=["b"], clusters=["y", "z"]),
+    ]
+    assert cases(grids) == [
+        Case("a", "x"),
+        Case("a", "y"),
+        Case("b", "x"),
+        Case("b", "y"),
+        Case("b", "z"),
+    ]
+    assert str(Case("a", "x")) == "a@x"

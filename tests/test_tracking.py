@@ -1,0 +1,146 @@
+"""Metrics in a CSV file and in W&B."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from doppler.errors import DopplerError
+from doppler.tracking import CsvTracker, Trackers, track
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.calls: list[object] = []
+
+    def log(self, metrics, step) -> None:
+        self.calls.append((dict(metrics), step))
+
+    def finish(self) -> None:
+        self.calls.append("finish")
+
+
+def test_a_row_a_step_and_every_digit_of_a_number(tmp_path: Path) -> None:
+    path = tmp_path / "reports" / "run.csv"
+    with CsvTracker(path) as tracker:
+        tracker.log({"loss": 0.1 + 0.2, "ratio": 1}, step=0)
+        assert path.read_text() == "step,loss,ratio\n0,0.30000000000000004,1.0\n"
+        tracker.log({"loss": 0.25, "ratio": 2}, step=5)
+    assert path.read_text().splitlines()[1:] == ["0,0.30000000000000004,1.0", "5,0.25,2.0"]
+    assert os.listdir(path.parent) == ["run.csv"]
+
+
+def test_a_metric_that_comes_late_gets_a_column(tmp_path: Path) -> None:
+    tracker = CsvTracker(tmp_path / "run.csv")
+    tracker.log({"a": 1.0}, step=1)
+    tracker.log({"b": 2.0}, step=2)
+    tracker.log({"a": 3.0}, step=3)
+    assert tracker.path.read_text() == "step,a,b\n1,1.0,\n2,,2.0\n3,3.0,\n"
+
+
+@given(
+    st.integers(1, 8),
+    st.integers(0, 8),
+    st.integers(0, 12),
+)
+def test_a_run_that_was_killed_and_resumed_leaves_the_same_file(
+    tmp_path_factory, killed_after: int, resumed_at: int, torn: int
+) -> None:
+    directory = tmp_path_factory.mktemp("csv")
+
+    def log(tracker: CsvTracker, steps: range) -> None:
+        for step in steps:
+            tracker.log({"loss": 1 / (step + 1)}, step)
+
+    whole, resumed = directory / "whole.csv", directory / "resumed.csv"
+    log(CsvTracker(whole), range(10))
+    log(CsvTracker(resumed), range(killed_after))
+    with resumed.open("a") as stream:
+        stream.write(f"{killed_after},0.123456789"[:torn])
+    log(CsvTracker(resumed), range(min(resumed_at, killed_after), 10))
+    assert resumed.read_text() == whole.read_text()
+
+
+def test_a_new_run_replaces_the_old_columns(tmp_path: Path) -> None:
+    path = tmp_path / "run.csv"
+    CsvTracker(path).log({"old": 1.0}, step=0)
+    CsvTracker(path).log({"new": 2.0}, step=0)
+    assert path.read_text() == "step,new\n0,2.0\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("name,value\na,1\n", "first column is not step"),
+        ("step,a\n1,2,3\n", "differ in length"),
+        ("step,a\n1\n", "differ in length"),
+        ("step,a\nx,1\n", "invalid literal"),
+    ],
+)
+def test_a_foreign_file_is_not_overwritten(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "run.csv"
+    path.write_text(text)
+    with pytest.raises(DopplerError, match=rf"run\.csv: is not a metrics file .*{reason}"):
+        CsvTracker(path)
+    assert path.read_text() == text
+
+
+def test_a_path_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DopplerError, match="cannot be written"):
+        CsvTracker(tmp_path / "file" / "run.csv").log({"a": 1.0}, step=0)
+
+
+def test_trackers_pass_everything_on_and_finish_even_after_an_error() -> None:
+    first, second = Recorder(), Recorder()
+
+    def run() -> None:
+        with Trackers(first, second) as trackers:
+            trackers.log({"a": 1.0}, 3)
+            raise RuntimeError("the run failed")
+
+    with pytest.raises(RuntimeError, match="the run failed"):
+        run()
+    assert first.calls == second.calls == [({"a": 1.0}, 3), "finish"]
+
+
+def test_without_wandb_the_csv_alone_is_written(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with track("run", tmp_path / "run.csv", {}, tmp_path) as trackers:
+        trackers.log({"a": 1.0}, 0)
+    assert [type(tracker) for tracker in trackers.trackers] == [CsvTracker]
+    assert os.listdir(tmp_path) == ["run.csv"]
+
+
+@pytest.mark.slow
+def test_wandb_is_offline_without_a_key_and_keeps_the_run(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    code = """
+import sys
+from doppler.tracking import track
+with track("stage", sys.argv[1] + "/run.csv", {"seed": 3}, sys.argv[1]) as trackers:
+    assert len(trackers.trackers) == 2
+    for step in range(3):
+        trackers.log({"loss": 1.0 / (step + 1)}, step)
+"""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
+    environment = clean | {"WANDB_ERROR_REPORTING": "false"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    (run,) = (tmp_path / "wandb").glob("offline-run-*")
+    (record,) = run.glob("*.wandb")
+    assert b"loss" in record.read_bytes()
+    assert len((tmp_path / "run.csv").read_text().splitlines()) == 4
