@@ -42,7 +42,7 @@ class OpSpec:
     Attributes
     ----------
     function : str
-        Name of the torch computation (``"einsum"``, ``"add"``, ``"gather"``, ...), one of
+        Name of the torch computation (``"einsum"``, ``"add"``, ``"form"``, ...), one of
         ``doppler.graph.execution.FUNCTIONS``.
     inputs : tuple of (int or Tile)
         In argument order: the id of the op whose output is read, or a tile of an input or
@@ -51,7 +51,8 @@ class OpSpec:
         Shape of the output.
     attributes : Mapping
         JSON-able keyword arguments (the einsum equation, an axis, a scale, ...). Sequences are
-        tuples: that is how a file gives them back.
+        tuples: that is how a file gives them back. ``"views"``, if present, holds for each input
+        a shape to reshape it to first, or None.
     """
 
     function: str
