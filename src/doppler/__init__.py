@@ -1,7 +1,7 @@
 """Doppler: learned placement of machine-learning dataflow graphs on clusters of devices."""
 
 from doppler.cluster import Cluster, Device, Link
-from doppler.graph import Graph
+from doppler.graph import Graph, workloads
 from doppler.graph.formats import load_graph, save_graph
 from doppler.placement import Placement
 from doppler.problem import Problem
@@ -19,5 +19,6 @@ __all__ = [
     "save_graph",
     "simulate",
     "simulate_many",
+    "workloads",
 ]
 __version__ = "0.1.0"
