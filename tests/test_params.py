@@ -69,6 +69,11 @@ def test_nothing_has_a_default_elsewhere(values, load) -> None:
         ("evaluate.budget", -1.0, r"evaluate.budget is -1.0: .* greater than or equal to 0"),
         ("policy.features", "all", r"policy.features is 'all': .*'full' or 'paper'"),
         ("graphs", {}, r"graphs is {}: .* at least 1 item"),
+        (
+            "graphs.ffnn.workload",
+            "fnn",
+            r"graphs: ffnn: unknown workload 'fnn': did you mean 'ffnn'\?",
+        ),
         ("graphs.bad/name", {"workload": "ffnn", "sizes": {}, "tiles": {}}, r"graphs.bad/name"),
         ("training", [], r"training is \[\]: .* at least 1 item"),
         (

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from doppler.cluster import Cluster
 from doppler.errors import DopplerError, ParamsError, UnknownNameError
 from doppler.files import read_text
+from doppler.graph.workloads import WORKLOADS
 
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -212,6 +213,15 @@ class Params(Section):
     imitate: ImitateParams
     reinforce: ReinforceParams
     evaluate: EvaluateParams
+
+    @field_validator("graphs")
+    @classmethod
+    def _workloads_exist(cls, graphs: dict[str, GraphParams]) -> dict[str, GraphParams]:
+        for name, graph in graphs.items():
+            if graph.workload not in WORKLOADS:
+                error = UnknownNameError("workload", graph.workload, WORKLOADS)
+                raise ValueError(f"{name}: {error}")
+        return graphs
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:

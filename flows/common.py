@@ -1,0 +1,89 @@
+"""What the flows share: Prefect's settings, the files of the pipeline, the way a stage ends.
+
+Import ``flow`` and ``task`` from here: Prefect reads its settings as it is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from doppler.errors import DopplerError
+from doppler.params import Params, load_params
+
+if TYPE_CHECKING:
+    from prefect import Task
+    from prefect.client.schemas.objects import State
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Defaults that an environment variable of the same name overrides.
+SETTINGS = {
+    # Nothing is reported to Prefect, neither by this process nor by the server that it starts.
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    # Without PREFECT_API_URL a flow starts a server of its own, and stops it again. The first
+    # start makes its database, which takes a while on a small machine.
+    "PREFECT_SERVER_EPHEMERAL_ENABLED": "true",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
+    "WANDB_ERROR_REPORTING": "false",
+}
+for _name, _value in SETTINGS.items():
+    os.environ.setdefault(_name, _value)
+
+from prefect import flow, get_run_logger, task  # noqa: E402
+from prefect.artifacts import create_markdown_artifact  # noqa: E402
+from prefect.cache_policies import NO_CACHE  # noqa: E402
+
+__all__ = ["flow", "get_run_logger", "main", "markdown_table", "publish", "step"]
+
+
+def _worth_retrying(_task: object, _run: object, state: State[object]) -> bool:
+    """Say whether trying again may help: a fault of the machine may pass, a wrong input stays."""
+    return not isinstance(state.result(raise_on_failure=False), DopplerError)
+
+
+def step(name: str) -> Callable[[Callable[P, R]], Task[P, R]]:
+    """Make a function a Prefect task that is retried twice.
+
+    Parameters
+    ----------
+    name : str
+        Name of its runs, with the arguments in braces: ``"build {name}"``.
+    """
+    return task(
+        task_run_name=name,
+        retries=2,
+        retry_delay_seconds=2,
+        retry_condition_fn=_worth_retrying,
+        # DVC knows what is up to date; two caches would disagree one day.
+        cache_policy=NO_CACHE,
+    )
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Lay out rows as a Markdown table; floats are given four significant digits."""
+    cells = [[f"{x:.4g}" if isinstance(x, float) else str(x) for x in row] for row in rows]
+    lines = [columns, ["---"] * len(columns), *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def publish(key: str, title: str, table: str) -> None:
+    """Show a table in Prefect, as an artifact of the flow that is running."""
+    create_markdown_artifact(key=key, markdown=f"# {title}\n\n{table}\n")
+
+
+def main(stage: Callable[[Params], object]) -> None:
+    """Run a stage with the validated ``params.yaml`` of this directory.
+
+    Exits with code 2 and one line on stderr if the input is at fault: for parameters, before a
+    Prefect server is started.
+    """
+    try:
+        stage(load_params("params.yaml"))
+    except DopplerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
