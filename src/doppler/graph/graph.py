@@ -156,7 +156,9 @@ class Graph:
             return _costs(values, n_ops, labels, where, what)
 
         explicit = {
-            key: _costs(values, n_ops, labels, where, f"{key} compute seconds", infinite=True)
+            key: _costs(
+                values, n_ops, labels, where, f"{shown(key)} compute seconds", infinite=True
+            )
             for key, values in (class_compute_s or {}).items()
         }
         kinds_ = _strings(kinds, n_ops, where, "kinds", lambda i: "op")
@@ -298,7 +300,8 @@ def _vector(values: npt.ArrayLike, where: str, what: str) -> npt.NDArray[Any]:
         raise GraphError(f"{where}: {what} must be a flat list of numbers") from None
     if array.ndim != 1:
         raise GraphError(f"{where}: {what} must be a flat list of numbers")
-    if array.size and array.dtype.kind not in "iuf":
+    mixed = isinstance(values, Sequence) and not {bool, np.bool_}.isdisjoint(map(type, values))
+    if mixed or (array.size and array.dtype.kind not in "iuf"):
         raise GraphError(f"{where}: {what} must be numbers{_first_that_is_none(values)}")
     return array
 
@@ -396,8 +399,8 @@ def _check_executable(graph: Graph, where: str) -> None:
     for name, tensor in graph.tensors.items():
         if any(extent < 1 for extent in tensor.shape):
             raise GraphError(
-                f"{where}: tensor {shown(name)!r} has shape {shown_value(tuple(tensor.shape))}; "
-                "every axis needs at least one element"
+                f"{where}: tensor {shown_value(name)} has shape "
+                f"{shown_value(tuple(tensor.shape))}; every axis needs at least one element"
             )
     for op in graph.outputs:
         if not 0 <= op < graph.n_ops:
@@ -435,13 +438,13 @@ def _check_tile(tile: Tile, graph: Graph, op: int, where: str) -> None:
     tensor = graph.tensors.get(tile.tensor)
     label = f"{where}: op {op} ({shown(graph.names[op])}): its spec reads"
     if tensor is None:
-        raise GraphError(f"{label} tensor {shown(tile.tensor)!r}, which is not in the graph")
+        raise GraphError(f"{label} tensor {shown_value(tile.tensor)}, which is not in the graph")
     if len(tile.slices) != len(tensor.shape) or not all(
         0 <= start < stop <= extent
         for (start, stop), extent in zip(tile.slices, tensor.shape, strict=True)
     ):
         raise GraphError(
-            f"{label} {shown_value(tile.slices)} of tensor {shown(tile.tensor)!r}, "
+            f"{label} {shown_value(tile.slices)} of tensor {shown_value(tile.tensor)}, "
             f"whose shape is {shown_value(tuple(tensor.shape))}"
         )
 
@@ -459,7 +462,8 @@ def _describe_cycle(graph: Graph) -> str:
         path.append(op)
         if op in seen:
             cycle = path[seen[op] :][::-1]
-            listed = cycle if len(cycle) <= 8 else [*cycle[:7], cycle[-1]]
-            arrow = " -> ".join(f"{o} ({shown(graph.names[o])})" for o in listed)
-            return arrow if len(cycle) <= 8 else f"{arrow} ({len(cycle) - 1} ops)"
+            steps = [f"{o} ({shown(graph.names[o])})" for o in cycle]
+            if len(cycle) <= 8:
+                return " -> ".join(steps)
+            return " -> ".join([*steps[:6], "...", steps[-1]]) + f" ({len(cycle) - 1} ops)"
         seen[op] = len(path) - 1

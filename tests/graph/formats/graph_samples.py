@@ -1,6 +1,7 @@
 """Graphs that use every field, and exact comparison of graphs."""
 
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 
@@ -58,3 +59,51 @@ def assert_same(left: Graph, right: Graph) -> None:
             np.testing.assert_array_equal(a, b, strict=True)
         else:
             assert a == b, field.name
+
+
+def layer_document() -> dict[str, Any]:
+    """A training graph in the JSON of dnn-partitioning: two forward and two backward nodes."""
+
+    def node(name: str, number: int, color: int | None, **changes: Any) -> dict[str, Any]:
+        values = {
+            "name": name,
+            "id": number,
+            "supportedOnFpga": 1,
+            "cpuLatency": 20.0,
+            "fpgaLatency": 2.0,
+            "isBackwardNode": 0,
+            "size": 1024.0,
+        }
+        if color is not None:
+            values["colorClass"] = color
+        return values | changes
+
+    return {
+        "maxSizePerFPGA": 4096.0,
+        "maxFPGAs": 2,
+        "maxCPUs": 1,
+        "nodes": [
+            node("embed", 7, 9, supportedOnFpga=False, fpgaLatency=0),
+            node("loss", 3, 4),
+            node("lossgrad", 12, 4, isBackwardNode=True),
+            node("embedgrad", 5, None, isBackwardNode=1),
+        ],
+        "edges": [
+            {"sourceId": 7, "destId": 3, "cost": 1.5, "size": 8.0},
+            {"sourceId": 3, "destId": 12, "cost": 0.25, "size": 8.0},
+            {"sourceId": 3, "destId": 5, "cost": 0.5, "size": 8.0},
+            {"sourceId": 12, "destId": 5, "cost": 0.0, "size": 0.0},
+        ],
+    }
+
+
+TEXT = """\
+6
+0, 4, 
+0, 0, 1, 2, 
+1, 2, 3, 3, 
+10000000000,4
+20000000000,5,matmul
+0,0.5
+1e9,7,add
+"""  # noqa: W291

@@ -82,7 +82,8 @@ def read(document: Fields, name: str, where: str) -> Graph:
             node.fail("id", f"is {shown_value(node_id)}, the id of nodes[{op_of[node_id]}] too")
         op_of[node_id] = op
         names.append(node.text("name") if "name" in node else f"node{node_id}")
-        kinds.append("backward" if node.flag("isBackwardNode") else "forward")
+        backward = "isBackwardNode" in node and node.flag("isBackwardNode")
+        kinds.append("backward" if backward else "forward")
         supported = node.flag("supportedOnFpga")
         gpu.append(node.cost("fpgaLatency") * _SECONDS_PER_UNIT if supported else _INFINITE)
         cpu.append(node.cost("cpuLatency") * _SECONDS_PER_UNIT)

@@ -26,7 +26,7 @@ import numpy as np
 from doppler.errors import GraphError
 from doppler.graph.formats.fields import Fields
 from doppler.graph.graph import Graph, Machine
-from doppler.graph.messages import shown
+from doppler.graph.messages import shown, shown_value
 from doppler.graph.spec import OpSpec, TensorSpec, Tile
 
 FORMAT = "doppler-graph"
@@ -65,7 +65,7 @@ def read(document: Fields, where: str) -> Graph:
         Names the file, the key or the op, and the rule; also on another format or a newer version.
     """
     if document.text("format") != FORMAT:
-        document.fail("format", f"is {shown(document.text('format'))!r}, must be {FORMAT!r}")
+        document.fail("format", f"is {shown_value(document.text('format'))}, must be {FORMAT!r}")
     version = document.integer("version")
     if version > VERSION:
         document.fail("version", f"is newer than {VERSION}, the last that is known: update doppler")
@@ -131,7 +131,7 @@ def write(graph: Graph) -> str:
             name: {
                 "shape": list(map(int, tensor.shape)),
                 "role": tensor.role,
-                "init": json.loads(_encoded(tensor.init, f"tensor {shown(name)!r}", graph)),
+                "init": json.loads(_encoded(tensor.init, f"tensor {shown_value(name)}", graph)),
             }
             for name, tensor in graph.tensors.items()
         }

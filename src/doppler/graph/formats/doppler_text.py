@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(n
 
 def recognises(text: str) -> bool:
     """Return whether the first line is the node count."""
-    return _WHOLE.fullmatch(text.split("\n", 1)[0].strip().rstrip(", ")) is not None
+    return _WHOLE.match(text.split("\n", 1)[0].strip()) is not None
 
 
 def read(text: str, name: str, where: str) -> Graph:
@@ -55,14 +55,17 @@ def read(text: str, name: str, where: str) -> Graph:
         Names the file, the line, the op and the rule.
     """
     lines = text.split("\n")
-    while lines and not lines[-1].strip():
+    while len(lines) > _HEADER_LINES and not lines[-1].strip():
         lines.pop()
     if len(lines) < _HEADER_LINES:
         raise GraphError(
             f"{where}: line {len(lines)}: the file ends here, but it needs a node count, input "
             "ids, edge sources, edge destinations and the ops"
         )
-    total = _ids(lines[0], 1, where)[0]
+    count = _ids(lines[0], 1, where)
+    if len(count) != 1:
+        raise GraphError(f"{where}: line 1: must hold one number, the node count, not {len(count)}")
+    total = count[0]
     inputs = _ids(lines[1], 2, where)
     src = _ids(lines[2], 3, where)
     dst = _ids(lines[3], 4, where)
@@ -124,7 +127,7 @@ def write(graph: Graph) -> str:
     typed = any(kind != _UNTYPED for kind in graph.kinds)
     for op, kind in enumerate(graph.kinds):
         if typed and (kind != kind.strip() or not kind or re.search(r"[,\r\n]", kind)):
-            _refuse(f"{where}: op {op} ({shown(graph.names[op])})", f"the kind {shown(kind)!r}")
+            _refuse(f"{where}: op {op} ({shown(graph.names[op])})", f"the kind {shown_value(kind)}")
     compute = _units(graph.compute_s)
     transfer = _units(graph.transfer_s)
     lines = [

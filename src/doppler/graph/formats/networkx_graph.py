@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +118,9 @@ def from_networkx(graph: nx.DiGraph[Any], name: str | None = None) -> Graph:
     if machine is not None and not isinstance(machine, Machine):
         raise GraphError(f"{label}: the attribute 'machine' must be a doppler Machine")
     tensors = graph.graph.get("tensors") or {}
-    if not all(isinstance(tensor, TensorSpec) for tensor in dict(tensors).values()):
+    if not isinstance(tensors, Mapping) or not all(
+        isinstance(tensor, TensorSpec) for tensor in tensors.values()
+    ):
         raise GraphError(f"{label}: the attribute 'tensors' must map names to doppler TensorSpecs")
     names = [str(row.get("name", node)) for node, row in zip(op_of, rows, strict=True)]
     outputs = {op: row["output"] for op, row in enumerate(rows) if "output" in row}
