@@ -219,6 +219,11 @@ NUMBERS = "must be numbers, and entry"
             {"specs": [OpSpec("g", (5,), (2,))]},
             "op 0 (op0): its spec reads op 5, but there is no edge from it",
         ),
+        (
+            1,
+            {"specs": [OpSpec("g", (2**63,), (2,))]},
+            "op 0 (op0): its spec reads op 9223372036854775808, but there is no edge from it",
+        ),
         (1, {"tensors": {"W": TensorSpec((2, 0))}}, "tensor 'W' has shape (2, 0); every axis nee"),
         (1, {"outputs": {1: Tile("y", ())}}, "output op 1 is missing; ids end at 0"),
     ],

@@ -421,16 +421,16 @@ def _check_executable(graph: Graph, where: str) -> None:
                 _check_tile(value, graph, op, where)
                 checked.add(value)
     n_ops = graph.n_ops
-    producers = np.array(read, np.int64)
-    exists = (producers >= 0) & (producers < n_ops)
+    # A missing op becomes -1, which no edge has; it might not fit in 64 bits.
+    producers = np.array([u if 0 <= u < n_ops else -1 for u in read], np.int64)
     edges = graph.src.astype(np.int64) * n_ops + graph.dst
-    ordered = exists & np.isin(producers * n_ops + np.array(readers, np.int64), edges)
+    ordered = (producers >= 0) & np.isin(producers * n_ops + np.array(readers, np.int64), edges)
     if not ordered.all():
         at = int(np.flatnonzero(~ordered)[0])
         op = readers[at]
         raise GraphError(
-            f"{where}: op {op} ({shown(graph.names[op])}): its spec reads op {read[at]}, "
-            "but there is no edge from it"
+            f"{where}: op {op} ({shown(graph.names[op])}): its spec reads op "
+            f"{shown_value(int(read[at]))}, but there is no edge from it"
         )
 
 
