@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from doppler import Graph, load_graph, save_graph
 from doppler.errors import GraphError
-from doppler.graph import Machine, OpSpec, TensorSpec, Tile
-from doppler.graph.formats import doppler_json
+from doppler.graph import Machine, OpSpec, TensorSpec, Tile, workloads
+from doppler.graph.formats import doppler_json, from_networkx, to_networkx
 from doppler.graph.formats.fields import Fields
 
 
@@ -182,3 +182,10 @@ def test_a_machine_without_devices_is_refused():
     with pytest.raises(GraphError, match="it needs at least one device"):
         read(document)
     assert read(change(["machine", "cpus"], 0)).machine == Machine(2, 0, 16e9)
+
+
+@pytest.mark.parametrize("name", workloads.WORKLOADS)
+def test_workloads_come_back_exactly(name):
+    graph = workloads.make(name)
+    assert_same(graph, read(written(graph)))
+    assert_same(graph, from_networkx(to_networkx(graph)))
