@@ -41,7 +41,10 @@ def run_op(spec: OpSpec, inputs: Sequence[Tensor]) -> Tensor:
     UnknownNameError
         If no function has the name.
     GraphError
-        If the result has another shape than the spec says.
+        If the spec's attributes or the number of inputs do not suit the function, or the result
+        has another shape than the spec says.
+    RuntimeError
+        From torch, if it cannot compute the op: shapes that do not match, or too little memory.
     """
     function = FUNCTIONS.get(spec.function)
     if function is None:
@@ -52,7 +55,12 @@ def run_op(spec: OpSpec, inputs: Sequence[Tensor]) -> Tensor:
             tensor if view is None else tensor.reshape(view)
             for tensor, view in zip(inputs, views, strict=True)
         ]
-    result = function(inputs, spec.attributes)
+    try:
+        result = function(inputs, spec.attributes)
+    except KeyError as error:
+        raise GraphError(f"{spec.function} lacks the attribute {error}") from error
+    except (IndexError, TypeError, ValueError) as error:
+        raise GraphError(f"{spec.function} failed: {error}") from error
     if tuple(result.shape) != tuple(spec.shape):
         raise GraphError(
             f"{spec.function} gave a result of shape {tuple(result.shape)}, "
