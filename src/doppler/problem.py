@@ -239,7 +239,7 @@ def _arrays(graph: Graph, cluster: Cluster) -> Arrays:
 
 
 def _groups(graph: Graph) -> tuple[IntArray, int]:
-    """Number the colocation groups of two ops or more from 0."""
+    """Give numbers from 0 to the colocation groups of two ops or more."""
     values, inverse, counts = np.unique(graph.colocation, return_inverse=True, return_counts=True)
     real = (values >= 0) & (counts > 1)
     numbers = np.where(real, np.cumsum(real) - 1, -1).astype(np.int32)

@@ -13,8 +13,6 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from doppler.problem import Arrays
-
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
 
