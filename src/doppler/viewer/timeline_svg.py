@@ -10,10 +10,11 @@ from doppler.simulator.trace import Trace
 from doppler.viewer.labels import Labels, check_ops, labels_of
 from doppler.viewer.lanes import Lane, device_lanes, link_lanes
 from doppler.viewer.palette import TRANSFER, categorise
-from doppler.viewer.units import format_seconds, seconds_unit, significant, ticks
+from doppler.viewer.units import count_of, format_seconds, seconds_unit, significant, ticks
 
 _ROW, _LINK_ROW, _GAP = 22, 8, 5
 _CHARACTER = 6.6
+_MOST_LINKS = 12
 _STYLE = (
     ".dp-text{font:12px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#4a5565}"
     ".dp-small{font-size:10px}.dp-head{font-weight:600;fill:#1c2430}.dp-lane{fill:#8d9aad;fill-opacity:.14}"
@@ -45,7 +46,7 @@ def timeline_svg(
     width : int
         Pixels of the view box; the picture scales with its container.
     links : bool
-        Draw a lane per channel and link as well.
+        Draw a lane per channel and link as well, of the twelve that are the busiest.
     by : str
         Colour by ``"kind"`` or by ``"meta_op"``.
 
@@ -60,7 +61,9 @@ def timeline_svg(
     groups = labels.kinds if by == "kind" else labels.meta_ops
     categories = categorise([groups[op] for op in used])
     index = dict(zip(used, categories.index, strict=True))
-    lanes = device_lanes(trace) + (link_lanes(trace, max_rows=1) if links else [])
+    channels = link_lanes(trace, max_rows=1) if links else []
+    busiest = sorted(channels, key=lambda lane: -lane.utilisation)[:_MOST_LINKS]
+    lanes = device_lanes(trace) + [lane for lane in channels if lane in busiest]
     heading = f"{trace.label}: {format_seconds(trace.makespan)}" if title is None else title
     left = min(
         width * 0.3, 14 + _CHARACTER * max((len(lane.name) + 6 for lane in lanes), default=0)
@@ -107,6 +110,11 @@ def timeline_svg(
             else f"{tick:g}"
         )
         parts.append(_text(x, axis_y, f"{text} {unit}" if tick == 0 else text, anchor="middle"))
+    if len(channels) > len(busiest):
+        y += 10
+        rest = f"and {count_of(len(channels) - len(busiest), 'less busy link')}"
+        parts.append(_text(0, y, rest, "dp-text dp-small"))
+        y += 4
     body = "".join(parts + boxes)
     name = escape(heading or trace.label, quote=True)
     return (

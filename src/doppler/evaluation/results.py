@@ -1,0 +1,251 @@
+"""Results of comparisons: what each method reached on each graph and cluster, as plain JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from doppler.errors import DopplerError
+from doppler.files import read_text, write_atomic
+
+Scalar = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class MethodResult:
+    """What one method reached.
+
+    Attributes
+    ----------
+    makespan_s : float
+        Simulated seconds of its placement, without jitter.
+    seconds : float
+        Time that the method took to find it.
+    jitter_mean_s, jitter_std_s : float or None
+        Mean and standard deviation of the makespan when durations vary, over several seeds.
+    extra : mapping of str to a plain value
+        Further figures of the method (episodes, how the placement was found), kept as they are.
+
+    Raises
+    ------
+    DopplerError
+        If a figure is negative, not finite or not a number.
+    """
+
+    makespan_s: float
+    seconds: float
+    jitter_mean_s: float | None = None
+    jitter_std_s: float | None = None
+    extra: Mapping[str, Scalar] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _positive(self.makespan_s, "makespan_s")
+        _positive(self.seconds, "seconds", zero=True)
+        for name in ("jitter_mean_s", "jitter_std_s"):
+            value = getattr(self, name)
+            if value is not None:
+                _positive(value, name, zero=True)
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """One graph on one cluster.
+
+    Attributes
+    ----------
+    graph, cluster : str
+        Their names.
+    ops, devices : int
+    methods : mapping of str to MethodResult
+    best_known_s : float
+        Smallest makespan ever found, by whatever means.
+    lower_bound_s : float
+        No placement can be faster.
+
+    Raises
+    ------
+    DopplerError
+        If a figure is impossible, or there is no method.
+    """
+
+    graph: str
+    cluster: str
+    ops: int
+    devices: int
+    methods: Mapping[str, MethodResult]
+    best_known_s: float
+    lower_bound_s: float
+
+    def __post_init__(self) -> None:
+        for name in ("ops", "devices"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise DopplerError(f"{name} is {value!r}, must be a whole number >= 1")
+        _positive(self.best_known_s, "best_known_s")
+        _positive(self.lower_bound_s, "lower_bound_s", zero=True)
+        if not self.methods:
+            raise DopplerError("methods is empty, there must be at least one")
+
+    @property
+    def best_s(self) -> float:
+        """The best makespan known, the methods of this case included."""
+        return min(self.best_known_s, *(result.makespan_s for result in self.methods.values()))
+
+    @property
+    def winner(self) -> str:
+        """Method of the smallest makespan; of equal ones the first."""
+        return min(self.methods, key=lambda name: self.methods[name].makespan_s)
+
+    def ratio(self, method: str) -> float:
+        """Makespan of a method over the best known, at least 1."""
+        return self.methods[method].makespan_s / self.best_s
+
+    def closed(self, method: str, baseline: str) -> float | None:
+        """Share of the distance from a baseline to the best known that a method closes.
+
+        1 is the best known, 0 no better than the baseline; None where a method is missing or the
+        baseline leaves nothing to close (less than a millionth).
+        """
+        if method not in self.methods or baseline not in self.methods:
+            return None
+        start = self.methods[baseline].makespan_s
+        if start <= self.best_s * (1 + 1e-6):
+            return None
+        return (start - self.methods[method].makespan_s) / (start - self.best_s)
+
+    def wins(self, method: str, tolerance: float = 0.002) -> bool:
+        """Whether a method is at or below every other, within a relative tolerance."""
+        if method not in self.methods:
+            return False
+        others = [r.makespan_s for name, r in self.methods.items() if name != method]
+        return self.methods[method].makespan_s <= min(others, default=math.inf) * (1 + tolerance)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form, one entry of ``reports/suite.json``."""
+        return {
+            "graph": self.graph,
+            "cluster": self.cluster,
+            "ops": self.ops,
+            "devices": self.devices,
+            "methods": {name: _method_to_json(result) for name, result in self.methods.items()},
+            "best_known_s": self.best_known_s,
+            "lower_bound_s": self.lower_bound_s,
+        }
+
+    @classmethod
+    def from_json(cls, entry: Any) -> CaseResult:
+        """Read one entry.
+
+        Raises
+        ------
+        DopplerError
+            If a key is missing or unknown, or a figure is impossible.
+        """
+        if not isinstance(entry, dict):
+            raise DopplerError(f"is {_short(entry)}, must be an object")
+        known = {"graph", "cluster", "ops", "devices", "methods", "best_known_s", "lower_bound_s"}
+        for what, keys in (("lacks", known - entry.keys()), ("has unknown", entry.keys() - known)):
+            if keys:
+                raise DopplerError(f"{what} {', '.join(map(repr, sorted(keys)))}")
+        if not isinstance(entry["methods"], dict):
+            raise DopplerError(f"methods is {_short(entry['methods'])}, must be an object")
+        for key in ("graph", "cluster"):
+            if not isinstance(entry[key], str):
+                raise DopplerError(f"{key} is {_short(entry[key])}, must be a string")
+        methods = {name: _method_from_json(name, v) for name, v in entry["methods"].items()}
+        return cls(**{**entry, "methods": methods})
+
+
+def load_results(path: str | os.PathLike[str]) -> tuple[CaseResult, ...]:
+    """Read a file of results, such as ``reports/suite.json``.
+
+    Raises
+    ------
+    DopplerError
+        If the file is missing, not a JSON list, or breaks a rule; the message names the entry.
+    """
+    text = read_text(path, "results", DopplerError)
+    try:
+        entries = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DopplerError(f"{path}: is not JSON ({error}), so it cannot hold results") from None
+    if not isinstance(entries, list):
+        raise DopplerError(f"{path}: holds {_short(entries)}, must be a list of results")
+    cases: list[CaseResult] = []
+    for place, entry in enumerate(entries):
+        try:
+            cases.append(CaseResult.from_json(entry))
+        except DopplerError as error:
+            raise DopplerError(f"{path}: entry {place}: {error}") from None
+    _unique(cases, str(path))
+    return tuple(cases)
+
+
+def save_results(cases: Iterable[CaseResult], path: str | os.PathLike[str]) -> Path:
+    """Write results as JSON, whole or not at all.
+
+    Raises
+    ------
+    DopplerError
+        If a graph and cluster occur twice, or the file cannot be written.
+    """
+    kept = list(cases)
+    _unique(kept, str(path))
+    text = json.dumps([case.to_json() for case in kept], indent=1, allow_nan=False)
+    return write_atomic(path, text + "\n")
+
+
+def _method_to_json(result: MethodResult) -> dict[str, Scalar]:
+    figures: dict[str, Scalar] = {"makespan_s": result.makespan_s, "seconds": result.seconds}
+    for name in ("jitter_mean_s", "jitter_std_s"):
+        value = getattr(result, name)
+        if value is not None:
+            figures[name] = value
+    return {**figures, **result.extra}
+
+
+def _method_from_json(name: str, figures: Any) -> MethodResult:
+    if not isinstance(figures, dict):
+        raise DopplerError(f"method {name!r} is {_short(figures)}, must be an object")
+    own = ("makespan_s", "seconds", "jitter_mean_s", "jitter_std_s")
+    for key in own[:2]:
+        if key not in figures:
+            raise DopplerError(f"method {name!r} lacks {key!r}")
+    extra = {key: value for key, value in figures.items() if key not in own}
+    for key, value in extra.items():
+        if isinstance(value, list | dict):
+            raise DopplerError(f"method {name!r}: {key} must be a plain value")
+    try:
+        return MethodResult(**{key: figures[key] for key in own if key in figures}, extra=extra)
+    except DopplerError as error:
+        raise DopplerError(f"method {name!r}: {error}") from None
+
+
+def _unique(cases: Iterable[CaseResult], where: str) -> None:
+    seen: set[tuple[str, str]] = set()
+    for case in cases:
+        if (case.graph, case.cluster) in seen:
+            raise DopplerError(f"{where}: graph {case.graph!r} on {case.cluster!r} occurs twice")
+        seen.add((case.graph, case.cluster))
+
+
+def _positive(value: object, name: str, zero: bool = False) -> None:
+    possible = (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and (value > 0 or (zero and value == 0))
+    )
+    if not possible:
+        rule = ">= 0" if zero else "> 0"
+        raise DopplerError(f"{name} is {_short(value)}, must be a finite number {rule}")
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
