@@ -201,7 +201,12 @@ select.addEventListener("change", () => { colourBy = select.value; picked = null
 document.getElementById("in").addEventListener("click", () => zoom(1.6));
 document.getElementById("out").addEventListener("click", () => zoom(1 / 1.6));
 document.getElementById("fit").addEventListener("click", fit);
-addEventListener("resize", () => { measure(); fit(); });
+addEventListener("resize", () => {
+  const whole = view.sx <= fitX() && view.sy <= fitY();
+  measure();
+  // Keeps what is being looked at, and at least fills the page.
+  if (whole) fit(); else zoom(1);
+});
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readTheme(); redraw(); });
 legend();
 measure();
