@@ -1,0 +1,65 @@
+"""Random placements."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from doppler.heuristics.attempts import Attempt, restart
+from doppler.heuristics.base import Solution
+from doppler.heuristics.critical_path import restart_seed
+from doppler.heuristics.incumbent import Incumbent, offer
+from doppler.heuristics.room import Room, choices, clear, take
+from doppler.problem import Problem
+from doppler.simulator.kernel import Workspace
+
+IntArray = npt.NDArray[np.int32]
+
+
+@njit(cache=True, nogil=True)
+def _draws(arrays, room, seed, first, count, limited, work, devices, incumbent):  # type: ignore[no-untyped-def]
+    found = np.empty(arrays.compute.shape[1], np.int32)
+    priority = np.empty(0, np.int32)
+    for index in range(first, first + count):
+        np.random.seed(restart_seed(seed, index))
+        clear(room)
+        for op in arrays.order:
+            n_found = choices(room, op, found)
+            device = found[np.random.randint(0, n_found)]
+            take(room, op, device)
+            devices[op] = device
+        offer(arrays, devices, priority, index, limited, room.usable, work, incumbent)
+
+
+def random(problem: Problem, *, budget: float = 0.0, seed: int = 0) -> Solution:
+    """Draw the device of every op, evenly among those that may take it; restart.
+
+    Restarts until the budget ends, on every core, each restart simulated. No priority: first
+    ready, first run.
+
+    Parameters
+    ----------
+    problem : Problem
+    budget : float
+        Seconds; 0: one draw.
+    seed : int
+
+    Raises
+    ------
+    MemoryLimitError
+        If none of the placements fits in memory.
+    """
+    arrays = problem.arrays
+    limited = problem.may_overflow
+    seed = int(seed) % 2**32
+
+    def make_attempt(room: Room, work: Workspace, incumbent: Incumbent) -> Attempt:
+        devices = np.empty(problem.n_ops, np.int32)
+
+        def attempt(first: int, count: int) -> None:
+            _draws(arrays, room, seed, first, count, limited, work, devices, incumbent)
+
+        return attempt
+
+    return restart(problem, make_attempt, budget=budget, origin="random draw", prioritised=False)

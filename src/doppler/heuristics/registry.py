@@ -1,0 +1,31 @@
+"""The heuristics by name."""
+
+from __future__ import annotations
+
+from doppler.errors import UnknownNameError
+from doppler.heuristics.base import Heuristic
+from doppler.heuristics.critical_path import critical_path
+from doppler.heuristics.random import random
+from doppler.heuristics.round_robin import round_robin
+from doppler.heuristics.single_device import single_device
+
+HEURISTICS: dict[str, Heuristic] = {
+    "single_device": single_device,
+    "round_robin": round_robin,
+    "random": random,
+    "critical_path": critical_path,
+}
+
+
+def heuristic(name: str) -> Heuristic:
+    """Return a heuristic by its name.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is none of that name; offers the nearest.
+    """
+    try:
+        return HEURISTICS[name]
+    except KeyError:
+        raise UnknownNameError("method", name, HEURISTICS) from None
