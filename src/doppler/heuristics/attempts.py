@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from doppler.errors import MemoryLimitError
 from doppler.heuristics.base import Deadline, Solution
-from doppler.heuristics.incumbent import Incumbent, make_incumbent, offer
+from doppler.heuristics.incumbent import FITTING_ATTEMPTS, Incumbent, make_incumbent, offer
 from doppler.heuristics.room import Room, make_room
 from doppler.placement import Placement
 from doppler.problem import Problem
@@ -25,8 +25,8 @@ Construct = Callable[[Room], tuple[IntArray, IntArray]]
 Attempt = Callable[[int, int], None]
 MakeAttempt = Callable[[Room, Workspace, Incumbent], Attempt]
 
-# Each attempt that does not fit leaves more room for outputs to the next; few need more than two.
-FITTING_ATTEMPTS = 8
+# A randomised construction that does not fit is worth this many more, whatever the budget.
+FITTING_RESTARTS = 64
 # Seconds of compiled work between two looks at the clock.
 SLICE = 0.01
 
@@ -123,7 +123,7 @@ def restart(
     attempt = begin()
     # The first attempt may load compiled code, so its time says nothing about the next.
     attempt(claim(1), 1)
-    while incumbents[0].attempt[0] < 0 and taken < FITTING_ATTEMPTS:
+    while incumbents[0].attempt[0] < 0 and taken < FITTING_RESTARTS:
         attempt(claim(1), 1)
     workers = max(1, threads or os.cpu_count() or 1)
     if deadline.left > 0:

@@ -14,6 +14,9 @@ from doppler.simulator.memory import peak_memory
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
 
+# Attempts, each with less room for parameters, before the devices' whole capacity is offered again.
+FITTING_ATTEMPTS = 8
+
 
 class Incumbent(NamedTuple):
     """The best of the placements tried, and the nearest miss.
@@ -56,7 +59,8 @@ def offer(arrays, devices, priority, attempt, limited, usable, work, incumbent):
     """Simulate a placement and keep it if it is better than the incumbent and fits.
 
     A placement that does not fit lowers ``usable`` by what is missing, so that the next attempt
-    leaves that much room for outputs.
+    leaves that much room for outputs; every eighth attempt that is over starts afresh, since
+    another placement needs room elsewhere.
 
     Parameters
     ----------
@@ -91,6 +95,8 @@ def offer(arrays, devices, priority, attempt, limited, usable, work, incumbent):
                 missing += over
                 usable[device] -= over
         if missing > 0.0:
+            if attempt % FITTING_ATTEMPTS == FITTING_ATTEMPTS - 1:
+                usable[:] = arrays.capacity
             if missing < incumbent.missing[0]:
                 incumbent.missing[0] = missing
                 incumbent.peak[:] = peak

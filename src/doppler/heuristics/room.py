@@ -1,7 +1,9 @@
-"""Where an op may go while a placement is under construction: groups and resident parameters.
+"""Where an op may go while a placement is under construction: groups and memory.
 
-Invariant: ``left[d]`` is ``usable[d]`` less the parameter bytes of the ops taken on device ``d``, a
-colocation group counting whole as soon as its first member is taken.
+Invariant: ``left[d]`` is ``usable[d]`` less the parameter bytes of the ops taken on device ``d``,
+and ``working[d]`` the most that one of them needs besides; a colocation group counts whole as soon
+as its first member is taken. A device needs at least both at once, so that a choice which is ruled
+out could never have fitted.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ IntArray = npt.NDArray[np.int32]
 
 
 class Room(NamedTuple):
-    """What is known about groups and memory so far.
+    """What is known about groups and memory so far; sizes in bytes.
 
     Attributes
     ----------
@@ -28,10 +30,12 @@ class Room(NamedTuple):
         As in :class:`doppler.problem.Arrays`; kept here because a kernel that passes all of those
         to a helper, once for each op, spends most of its time on that.
     needed : float64 array, shape [ops]
-        Parameter bytes that taking the op reserves: its own, or those of its whole group.
+        Parameters that taking the op reserves: its own, or those of its whole group.
+    while_running : float64 array, shape [ops]
+        Output and inputs of the op, which are there together while it runs; of a group the most.
     usable : float64 array, shape [devices]
-        Bytes offered to parameters: the capacity, less what was seen to be needed for outputs.
-    left : float64 array, shape [devices]
+        Offered to parameters: the capacity, less what was seen to be needed besides.
+    left, working : float64 array, shape [devices]
     home : int32 array, shape [groups]
         Device of each colocation group, or -1.
     """
@@ -39,25 +43,35 @@ class Room(NamedTuple):
     compute: FloatArray
     group: IntArray
     needed: FloatArray
+    while_running: FloatArray
     usable: FloatArray
     left: FloatArray
+    working: FloatArray
     home: IntArray
 
 
 def make_room(arrays: Arrays) -> Room:
     """Start with empty devices."""
-    grouped = arrays.group >= 0
-    of_group = np.bincount(
-        arrays.group[grouped], arrays.param_bytes[grouped], minlength=arrays.n_groups
+    n_ops = len(arrays.group)
+    consumers = np.repeat(np.arange(n_ops), np.diff(arrays.pred_ptr))
+    while_running = arrays.output_bytes + np.bincount(
+        consumers, arrays.output_bytes[arrays.pred], minlength=n_ops
     )
     needed = arrays.param_bytes.copy()
-    needed[grouped] = of_group[arrays.group[grouped]]
+    grouped = np.flatnonzero(arrays.group >= 0)
+    group = arrays.group[grouped]
+    needed[grouped] = np.bincount(group, needed[grouped], minlength=arrays.n_groups)[group]
+    most = np.zeros(arrays.n_groups)
+    np.maximum.at(most, group, while_running[grouped])
+    while_running[grouped] = most[group]
     return Room(
         arrays.compute,
         arrays.group,
         needed,
+        while_running,
         arrays.capacity.copy(),
         arrays.capacity.copy(),
+        np.zeros(len(arrays.capacity)),
         np.full(arrays.n_groups, -1, np.int32),
     )
 
@@ -66,6 +80,7 @@ def make_room(arrays: Arrays) -> Room:
 def clear(room):  # type: ignore[no-untyped-def]
     """Empty every device."""
     room.left[:] = room.usable
+    room.working[:] = 0.0
     room.home[:] = -1
 
 
@@ -74,7 +89,7 @@ def choices(room, op, found):  # type: ignore[no-untyped-def]
     """Write the devices that may take an op into ``found``, ascending. O(devices).
 
     The home of the op's group, if it has one; otherwise the devices that can run the op and have
-    room for its parameters; otherwise, of those that can run it, the one with the most room left.
+    room for it; otherwise, of those that can run it, the one that lacks least.
 
     Parameters
     ----------
@@ -91,12 +106,15 @@ def choices(room, op, found):  # type: ignore[no-untyped-def]
         return 1
     count = 0
     roomiest = -1
+    most = -np.inf
     for device in range(room.compute.shape[1]):
         if room.compute[op, device] == np.inf:
             continue
-        if roomiest < 0 or room.left[device] > room.left[roomiest]:
+        spare = room.left[device] - max(room.working[device], room.while_running[op])
+        if roomiest < 0 or spare > most:
             roomiest = device
-        if room.left[device] >= room.needed[op]:
+            most = spare
+        if spare >= room.needed[op]:
             found[count] = device
             count += 1
     if count == 0:
@@ -107,20 +125,11 @@ def choices(room, op, found):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def take(room, op, device):  # type: ignore[no-untyped-def]
-    """Put an op on a device; return whether that reserved bytes (see :func:`release`)."""
+    """Put an op on a device."""
     group = room.group[op]
     if group >= 0:
         if room.home[group] >= 0:
-            return False
+            return
         room.home[group] = device
     room.left[device] -= room.needed[op]
-    return True
-
-
-@njit(cache=True, nogil=True)
-def release(room, op, device):  # type: ignore[no-untyped-def]
-    """Undo a :func:`take` that reserved bytes, the latest first."""
-    group = room.group[op]
-    if group >= 0:
-        room.home[group] = -1
-    room.left[device] += room.needed[op]
+    room.working[device] = max(room.working[device], room.while_running[op])

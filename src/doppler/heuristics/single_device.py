@@ -57,6 +57,7 @@ def _around(problem: Problem, home: int, room: Room) -> tuple[IntArray, IntArray
     found = np.empty(problem.n_devices, np.int32)
     suits = np.isfinite(arrays.compute[:, home])
     room.left[home] -= arrays.param_bytes[suits].sum()
+    room.working[home] = room.while_running[suits].max(initial=0.0)
     for op in np.flatnonzero(~suits).tolist():
         allowed = found[: choices(room, op, found)]
         devices[op] = allowed[arrays.compute[op, allowed].argmin()]
