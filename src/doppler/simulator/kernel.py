@@ -1,8 +1,12 @@
 """The work-conserving discrete-event simulation, compiled.
 
-Invariant: events are taken in order of time, at equal times every end of an op before any start.
-A device that is free at time t therefore sees every op that is ready by t, and takes one of them;
-it idles only while no op placed on it is ready.
+Invariant: starts and ends are taken in order of time, at equal times every end of an op before
+any start, and lower devices first. A device that is free at time t therefore sees every op that
+is ready by t, and takes one of them; it idles only while no op placed on it is ready.
+
+An end matters to others only through the channels, whose transfers take turns in the order in
+which they were asked for. Where no link has a channel, what follows from an op is known when it
+starts, and one event per op is enough.
 """
 
 from __future__ import annotations
@@ -15,10 +19,17 @@ from numba import njit
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
+IndexArray = npt.NDArray[np.uint32]
+WideArray = npt.NDArray[np.int64]
+
+# The bits of a float64 >= 0, read as an int64, order as the floats do, and compare faster.
+_FOREVER = int(np.float64(np.inf).view(np.int64))
 
 
 class Workspace(NamedTuple):
     """Scratch arrays of one simulation, made once for a batch.
+
+    What serves as an index is unsigned, which spares the compiled code a test for negative ones.
 
     Attributes
     ----------
@@ -28,12 +39,27 @@ class Workspace(NamedTuple):
         Inputs that have not been sent yet.
     ready : float64 array, shape [ops]
         When the last of the inputs sent so far arrives.
-    base : int32 array, shape [devices + 1]
-        Slice of the heaps that belongs to each device.
-    pending_key, pending_op : float64, int32 array, shape [ops]
-        Heap per device of ops by the time they become ready.
-    ready_key, ready_op : float64, int32 array, shape [ops]
-        Heap per device of ready ops by priority.
+    base : uint32 array, shape [devices + 1]
+        Slice of the queues and heaps that belongs to each device.
+    queue_key, queue_op : float64, uint32 array, shape [ops]
+        Queue per device of ops by (time at which they become ready, id), for the ops that come
+        in that order.
+    head, tail : int64 array, shape [devices]
+        First entry of each queue, and one past the last.
+    pending_key, pending_op : float64, uint32 array, shape [ops]
+        Heap per device in the same order, for the ops that do not.
+    n_pending : int64 array, shape [devices]
+    ready_key : int64 array, shape [ops]
+        Heap per device of the ready ops, ``priority << 32 | id``.
+    n_ready : int64 array, shape [devices]
+    ending : uint32 array, shape [devices]
+        Op whose end is the device's next event; the number of ops where that is a start.
+    event : float64 array, shape [devices]
+        Time of the device's next event.
+    free : float64 array, shape [devices]
+        When the device has run what it has started.
+    arrival_of, arrival : uint32, float64 array, shape [devices]
+        Last op whose output was sent to the device, and when it arrives.
     sent_op, sent_source, sent_target, sent_channel : int32 array, shape [edges]
     sent_start, sent_end : float64 array, shape [edges]
         Transfers, recorded on request.
@@ -43,11 +69,21 @@ class Workspace(NamedTuple):
     end: FloatArray
     missing: IntArray
     ready: FloatArray
-    base: IntArray
+    base: IndexArray
+    queue_key: FloatArray
+    queue_op: IndexArray
+    head: WideArray
+    tail: WideArray
     pending_key: FloatArray
-    pending_op: IntArray
-    ready_key: FloatArray
-    ready_op: IntArray
+    pending_op: IndexArray
+    n_pending: WideArray
+    ready_key: WideArray
+    n_ready: WideArray
+    ending: IndexArray
+    event: FloatArray
+    free: FloatArray
+    arrival_of: IndexArray
+    arrival: FloatArray
     sent_op: IntArray
     sent_source: IntArray
     sent_target: IntArray
@@ -65,22 +101,38 @@ def make_workspace(n_ops: int, n_devices: int, n_edges: int) -> Workspace:
     def integers(size: int) -> IntArray:
         return np.empty(size, np.int32)
 
+    def indices(size: int) -> IndexArray:
+        return np.empty(size, np.uint32)
+
+    def wide(size: int) -> WideArray:
+        return np.empty(size, np.int64)
+
     return Workspace(
-        floats(n_ops),
-        floats(n_ops),
-        integers(n_ops),
-        floats(n_ops),
-        integers(n_devices + 1),
-        floats(n_ops),
-        integers(n_ops),
-        floats(n_ops),
-        integers(n_ops),
-        integers(n_edges),
-        integers(n_edges),
-        integers(n_edges),
-        integers(n_edges),
-        floats(n_edges),
-        floats(n_edges),
+        start=floats(n_ops),
+        end=floats(n_ops),
+        missing=integers(n_ops),
+        ready=floats(n_ops),
+        base=indices(n_devices + 1),
+        queue_key=floats(n_ops),
+        queue_op=indices(n_ops),
+        head=wide(n_devices),
+        tail=wide(n_devices),
+        pending_key=floats(n_ops),
+        pending_op=indices(n_ops),
+        n_pending=wide(n_devices),
+        ready_key=wide(n_ops),
+        n_ready=wide(n_devices),
+        ending=indices(n_devices),
+        event=floats(n_devices),
+        free=floats(n_devices),
+        arrival_of=indices(n_devices),
+        arrival=floats(n_devices),
+        sent_op=integers(n_edges),
+        sent_source=integers(n_edges),
+        sent_target=integers(n_edges),
+        sent_channel=integers(n_edges),
+        sent_start=floats(n_edges),
+        sent_end=floats(n_edges),
     )
 
 
@@ -129,6 +181,47 @@ def heap_pop(keys, ops, base, size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def _push_ready(keys, base, size, priority, op):  # type: ignore[no-untyped-def]
+    """Push ``priority << 32 | op`` on the binary heap at ``keys[base:]``. O(log n)."""
+    _sift_up(keys, base, size, (np.int64(priority) << 32) | np.int64(op))
+
+
+@njit(cache=True, nogil=True)
+def _pop_ready(keys, base, size):  # type: ignore[no-untyped-def]
+    """Remove the top of the heap of ``size`` keys at ``keys[base:]`` and return its op. O(log n).
+
+    The hole sinks to a leaf and the last key rises from there: which child is smaller cannot be
+    foretold, so it is computed rather than branched on.
+    """
+    op = np.uint32(keys[base] & 0xFFFFFFFF)
+    last = size - 1
+    hole = 0
+    child = 1
+    while child + 1 < last:
+        child += keys[base + child + 1] < keys[base + child]
+        keys[base + hole] = keys[base + child]
+        hole = child
+        child = 2 * hole + 1
+    if child < last:
+        keys[base + hole] = keys[base + child]
+        hole = child
+    _sift_up(keys, base, hole, keys[base + last])
+    return op
+
+
+@njit(cache=True, nogil=True)
+def _sift_up(keys, base, child, key):  # type: ignore[no-untyped-def]
+    while child > 0:
+        parent = (child - 1) >> 1
+        above = keys[base + parent]
+        if above < key:
+            break
+        keys[base + child] = above
+        child = parent
+    keys[base + child] = key
+
+
+@njit(cache=True, nogil=True)
 def run(arrays, devices, priority, jitter, seed, record, work):  # type: ignore[no-untyped-def]
     """Simulate one placement.
 
@@ -155,133 +248,18 @@ def run(arrays, devices, priority, jitter, seed, record, work):  # type: ignore[
     n_sent : int
         Number of transfers recorded.
     """
-    n_ops = len(devices)
-    n_devices = arrays.compute.shape[1]
-    by_priority = len(priority) > 0
-    if jitter > 0.0:
-        np.random.seed(seed)
-    shift = -0.5 * jitter * jitter
-
-    base = work.base
-    base[:] = 0
-    for op in range(n_ops):
-        base[devices[op] + 1] += 1
-        work.missing[op] = arrays.pred_ptr[op + 1] - arrays.pred_ptr[op]
-        work.ready[op] = 0.0
-    for device in range(n_devices):
-        base[device + 1] += base[device]
-    n_pending = np.zeros(n_devices, np.int32)
-    n_ready = np.zeros(n_devices, np.int32)
-    running = np.full(n_devices, -1, np.int32)
-    # The next event of a device: the end of its op, or, when idle, the arrival of a ready op.
-    event = np.full(n_devices, np.inf)
-    channel_free = np.zeros(arrays.n_channels)
-    arrival = np.zeros(n_devices)
-    arrival_of = np.full(n_devices, -1, np.int32)
-
-    for op in range(n_ops):
-        if work.missing[op] == 0:
-            device = devices[op]
-            heap_push(work.pending_key, work.pending_op, base[device], n_pending[device], 0.0, op)
-            n_pending[device] += 1
-            event[device] = 0.0
-
-    makespan = 0.0
-    n_sent = 0
-    n_done = 0
-    while n_done < n_ops:
-        now = np.inf
-        at = -1
-        ends = False
-        for device in range(n_devices):
-            if event[device] < now or (event[device] == now and not ends and running[device] >= 0):
-                now = event[device]
-                at = device
-                ends = running[device] >= 0
-        if at < 0:
-            # Only an op that cannot run on its device (infinite time) leads here.
-            return np.inf, n_sent
-
-        if ends:
-            op = running[at]
-            running[at] = -1
-            n_done += 1
-            makespan = max(makespan, now)
-            for edge in range(arrays.succ_ptr[op], arrays.succ_ptr[op + 1]):
-                consumer = arrays.succ[edge]
-                target = devices[consumer]
-                if target == at:
-                    arrives = now
-                elif arrival_of[target] == op:
-                    arrives = arrival[target]
-                else:
-                    duration = arrays.latency[at, target] + (
-                        arrays.volume[op] * arrays.factor[at, target]
-                    )
-                    if jitter > 0.0:
-                        duration *= np.exp(shift + jitter * np.random.standard_normal())
-                    channel = arrays.channel[at, target]
-                    begins = now
-                    if channel >= 0:
-                        begins = max(now, channel_free[channel])
-                        channel_free[channel] = begins + duration
-                    arrives = begins + duration
-                    arrival[target] = arrives
-                    arrival_of[target] = op
-                    if record:
-                        work.sent_op[n_sent] = op
-                        work.sent_source[n_sent] = at
-                        work.sent_target[n_sent] = target
-                        work.sent_channel[n_sent] = channel
-                        work.sent_start[n_sent] = begins
-                        work.sent_end[n_sent] = arrives
-                        n_sent += 1
-                work.ready[consumer] = max(work.ready[consumer], arrives)
-                work.missing[consumer] -= 1
-                if work.missing[consumer] == 0:
-                    when = work.ready[consumer]
-                    heap_push(
-                        work.pending_key,
-                        work.pending_op,
-                        base[target],
-                        n_pending[target],
-                        when,
-                        consumer,
-                    )
-                    n_pending[target] += 1
-                    if running[target] < 0 and when < event[target]:
-                        event[target] = when
-            if n_ready[at] > 0:
-                event[at] = now
-            elif n_pending[at] > 0:
-                event[at] = max(now, work.pending_key[base[at]])
-            else:
-                event[at] = np.inf
-        else:
-            if by_priority:
-                while n_pending[at] > 0 and work.pending_key[base[at]] <= now:
-                    op = work.pending_op[base[at]]
-                    heap_pop(work.pending_key, work.pending_op, base[at], n_pending[at])
-                    n_pending[at] -= 1
-                    heap_push(
-                        work.ready_key, work.ready_op, base[at], n_ready[at], priority[op], op
-                    )
-                    n_ready[at] += 1
-                op = work.ready_op[base[at]]
-                heap_pop(work.ready_key, work.ready_op, base[at], n_ready[at])
-                n_ready[at] -= 1
-            else:
-                op = work.pending_op[base[at]]
-                heap_pop(work.pending_key, work.pending_op, base[at], n_pending[at])
-                n_pending[at] -= 1
-            duration = arrays.compute[op, at]
-            if jitter > 0.0:
-                duration *= np.exp(shift + jitter * np.random.standard_normal())
-            work.start[op] = now
-            work.end[op] = now + duration
-            running[at] = op
-            event[at] = now + duration
-    return makespan, n_sent
+    makespans = np.empty(1)
+    n_sent = _run_batch(
+        arrays,
+        devices.reshape((1, len(devices))),
+        priority.reshape((1, len(priority))),
+        jitter,
+        np.full(1, seed),
+        record,
+        work,
+        makespans,
+    )
+    return makespans[0], n_sent
 
 
 @njit(cache=True, nogil=True)
@@ -296,7 +274,211 @@ def run_many(arrays, devices, priority, jitter, seeds, work, makespans):  # type
     makespans : float64 array, shape [placements]
         Filled with the result, in seconds.
     """
-    for index in range(len(devices)):
-        makespans[index], _ = run(
-            arrays, devices[index], priority[index], jitter, seeds[index], False, work
-        )
+    _run_batch(arrays, devices, priority, jitter, seeds, False, work, makespans)
+
+
+@njit(cache=True, nogil=True)
+def _run_batch(arrays, devices, priority, jitter, seeds, record, work, makespans):  # type: ignore[no-untyped-def]
+    """Simulate placements; the number of transfers of the last one, if ``record``, is returned."""
+    n_ops = devices.shape[1]
+    n_devices = arrays.compute.shape[1]
+    by_priority = priority.shape[1] > 0
+    contended = arrays.n_channels > 0
+    shift = -0.5 * jitter * jitter
+    none = np.uint32(n_ops)
+    # Every array is looked up once: a look-up in a tuple counts references, at some cost.
+    compute, volume, channels = arrays.compute, arrays.volume, arrays.channel
+    latency, factor = arrays.latency, arrays.factor
+    succ_ptr, succ = arrays.succ_ptr.view(np.uint32), arrays.succ.view(np.uint32)
+    pred_ptr, order = arrays.pred_ptr, arrays.order.view(np.uint32)
+    all_devices = devices.view(np.uint32)
+    start, end, missing, ready = work.start, work.end, work.missing, work.ready
+    base, head, tail, queue_key, queue_op = (
+        work.base,
+        work.head,
+        work.tail,
+        work.queue_key,
+        work.queue_op,
+    )
+    n_pending, pending_key, pending_op = work.n_pending, work.pending_key, work.pending_op
+    n_ready, ready_key = work.n_ready, work.ready_key
+    ending, event, free = work.ending, work.event, work.free
+    arrival_of, arrival = work.arrival_of, work.arrival
+    event_bits = event.view(np.int64)
+    channel_free = np.empty(arrays.n_channels)
+    n_sent = 0
+
+    for index in range(len(makespans)):
+        device_of = all_devices[index]
+        rank = priority[index]
+        if jitter > 0.0:
+            np.random.seed(seeds[index])
+        base[:] = 0
+        for op in range(n_ops):
+            base[device_of[op] + 1] += 1
+            missing[op] = pred_ptr[op + 1] - pred_ptr[op]
+            ready[op] = 0.0
+        for device in range(n_devices):
+            base[device + 1] += base[device]
+            head[device] = base[device]
+            tail[device] = base[device]
+            n_pending[device] = 0
+            n_ready[device] = 0
+            ending[device] = none
+            event[device] = np.inf
+            free[device] = 0.0
+            arrival_of[device] = none
+        channel_free[:] = 0.0
+        # Entries come first in the topological order, by id.
+        for op in order:
+            if missing[op] > 0:
+                break
+            device = device_of[op]
+            event[device] = 0.0
+            if by_priority:
+                _push_ready(ready_key, np.int64(base[device]), n_ready[device], rank[op], op)
+                n_ready[device] += 1
+            else:
+                queue_key[tail[device]] = 0.0
+                queue_op[tail[device]] = op
+                tail[device] += 1
+
+        makespan = 0.0
+        n_sent = 0
+        n_started = 0
+        while n_started < n_ops:
+            soonest = np.int64(_FOREVER)
+            at = np.uint64(0)
+            for device in range(n_devices):
+                bits = event_bits[device]
+                at = np.uint64(device) if bits < soonest else at
+                soonest = min(soonest, bits)
+            if soonest == _FOREVER:
+                # Only an op that cannot run on its device (infinite time) leads here.
+                makespan = np.inf
+                break
+            if contended and ending[at] == none:
+                for device in range(n_devices):
+                    if event_bits[device] == soonest and ending[device] != none:
+                        at = np.uint64(device)
+                        break
+
+            first = np.int64(base[at])
+            op = ending[at]
+            if op == none:
+                now = event[at]
+                if by_priority:
+                    while head[at] < tail[at] and queue_key[head[at]] <= now:
+                        op = queue_op[head[at]]
+                        head[at] += 1
+                        _push_ready(ready_key, first, n_ready[at], rank[op], op)
+                        n_ready[at] += 1
+                    while n_pending[at] > 0 and pending_key[first] <= now:
+                        op = pending_op[first]
+                        heap_pop(pending_key, pending_op, first, n_pending[at])
+                        n_pending[at] -= 1
+                        _push_ready(ready_key, first, n_ready[at], rank[op], op)
+                        n_ready[at] += 1
+                    op = _pop_ready(ready_key, first, n_ready[at])
+                    n_ready[at] -= 1
+                else:
+                    top = head[at]
+                    if top < tail[at] and (
+                        n_pending[at] == 0
+                        or _before(
+                            queue_key[top], queue_op[top], pending_key[first], pending_op[first]
+                        )
+                    ):
+                        op = queue_op[top]
+                        head[at] = top + 1
+                    else:
+                        op = pending_op[first]
+                        heap_pop(pending_key, pending_op, first, n_pending[at])
+                        n_pending[at] -= 1
+                duration = compute[op, at]
+                if jitter > 0.0:
+                    duration *= np.exp(shift + jitter * np.random.standard_normal())
+                n_started += 1
+                ends = now + duration
+                start[op] = now
+                end[op] = ends
+                free[at] = ends
+                makespan = max(makespan, ends)
+                if contended:
+                    ending[at] = op
+                    event[at] = ends
+                    continue
+            else:
+                ending[at] = none
+                ends = event[at]
+
+            when = np.inf
+            if head[at] < tail[at]:
+                when = queue_key[head[at]]
+            if n_pending[at] > 0:
+                when = min(when, pending_key[first])
+            if n_ready[at] > 0:
+                when = ends
+            event[at] = max(when, ends)
+            arrival[at] = ends
+            arrival_of[at] = op
+            for edge in range(succ_ptr[op], succ_ptr[op + 1]):
+                consumer = succ[edge]
+                target = device_of[consumer]
+                if arrival_of[target] == op:
+                    arrives = arrival[target]
+                else:
+                    duration = latency[at, target] + volume[op] * factor[at, target]
+                    if jitter > 0.0:
+                        duration *= np.exp(shift + jitter * np.random.standard_normal())
+                    channel = channels[at, target]
+                    begins = ends
+                    if channel >= 0:
+                        begins = max(ends, channel_free[channel])
+                        channel_free[channel] = begins + duration
+                    arrives = begins + duration
+                    arrival[target] = arrives
+                    arrival_of[target] = op
+                    if record:
+                        work.sent_op[n_sent] = op
+                        work.sent_source[n_sent] = at
+                        work.sent_target[n_sent] = target
+                        work.sent_channel[n_sent] = channel
+                        work.sent_start[n_sent] = begins
+                        work.sent_end[n_sent] = arrives
+                        n_sent += 1
+                when = max(ready[consumer], arrives)
+                ready[consumer] = when
+                missing[consumer] -= 1
+                if missing[consumer] == 0:
+                    if by_priority and when <= free[target]:
+                        # The device starts nothing before: the op is ready at the next choice.
+                        _push_ready(
+                            ready_key,
+                            np.int64(base[target]),
+                            n_ready[target],
+                            rank[consumer],
+                            consumer,
+                        )
+                        n_ready[target] += 1
+                    else:
+                        last = tail[target]
+                        if last == head[target] or _before(
+                            queue_key[last - 1], queue_op[last - 1], when, consumer
+                        ):
+                            queue_key[last] = when
+                            queue_op[last] = consumer
+                            tail[target] = last + 1
+                        else:
+                            heap_push(
+                                pending_key,
+                                pending_op,
+                                np.int64(base[target]),
+                                n_pending[target],
+                                when,
+                                consumer,
+                            )
+                            n_pending[target] += 1
+                    event[target] = min(event[target], max(free[target], when))
+        makespans[index] = makespan
+    return n_sent

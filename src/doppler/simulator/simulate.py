@@ -77,17 +77,18 @@ def simulate(
         arrays, placement.devices, priority, _checked(jitter), int(seed) % 2**32, True, work
     )
     order = np.argsort(work.start, kind="stable").astype(np.int32)
+    sent = np.argsort(work.sent_start[:n_sent], kind="stable")
     trace = Trace(
         op=order,
         device=placement.devices[order],
         start=work.start[order],
         end=work.end[order],
-        transfer_op=work.sent_op[:n_sent].copy(),
-        transfer_source=work.sent_source[:n_sent].copy(),
-        transfer_target=work.sent_target[:n_sent].copy(),
-        transfer_start=work.sent_start[:n_sent].copy(),
-        transfer_end=work.sent_end[:n_sent].copy(),
-        transfer_channel=work.sent_channel[:n_sent].copy(),
+        transfer_op=work.sent_op[sent],
+        transfer_source=work.sent_source[sent],
+        transfer_target=work.sent_target[sent],
+        transfer_start=work.sent_start[sent],
+        transfer_end=work.sent_end[sent],
+        transfer_channel=work.sent_channel[sent],
         device_names=tuple(device.name for device in problem.cluster.devices),
     )
     return Result(float(makespan), trace, peak_memory(arrays, placement.devices, work, n_sent))
@@ -126,7 +127,7 @@ def simulate_many(
     Raises
     ------
     PlacementError
-        If the arrays do not have the problem's shape, or name a missing device.
+        If the arrays do not have the problem's shape, name a missing device, or lack a seed.
     """
     placed = np.ascontiguousarray(devices, np.int32)
     count = len(placed)
@@ -145,6 +146,8 @@ def simulate_many(
                 f"placements: priority has shape {ranks.shape}, devices {placed.shape}"
             )
     seeded = np.arange(count) if seeds is None else np.asarray(seeds, np.int64) % 2**32
+    if seeded.shape != (count,):
+        raise PlacementError(f"placements: {seeded.size} seeds for {count} placements")
     makespans = np.empty(count)
     workers = max(1, min(threads or os.cpu_count() or 1, count))
     jitter = _checked(jitter)

@@ -21,7 +21,7 @@ class Trace:
         The ops in order of their start, and where each ran.
     start, end : float64 array, shape [ops]
     transfer_op : int32 array, shape [transfers]
-        Whose output was moved.
+        Whose output was moved, in order of the transfers' start.
     transfer_source, transfer_target : int32 array, shape [transfers]
         From which device to which.
     transfer_start, transfer_end : float64 array, shape [transfers]
