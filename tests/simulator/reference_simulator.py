@@ -129,16 +129,11 @@ def peak_memory_slowly(problem: Problem, placement: Placement, run: Run) -> list
     peaks = []
     for device in range(problem.n_devices):
         resident = sum(
-            float(graph.param_bytes[op])
-            for op in range(problem.n_ops)
-            if device_of[op] == device
+            float(graph.param_bytes[op]) for op in range(problem.n_ops) if device_of[op] == device
         )
         mine = [(start, last, size) for where, start, last, size in held if where == device]
         most = max(
-            (
-                sum(size for start, last, size in mine if start <= at < last)
-                for at, _, _ in mine
-            ),
+            (sum(size for start, last, size in mine if start <= at < last) for at, _, _ in mine),
             default=0.0,
         )
         peaks.append(resident + most)

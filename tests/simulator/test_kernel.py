@@ -121,9 +121,7 @@ def test_jitter_is_seeded_and_changes_no_placement(placed: Placed) -> None:
 def test_jitter_keeps_the_mean_of_durations_and_transfers(contended: bool) -> None:
     channels = ((-1, 0), (0, -1)) if contended else ((-1, -1), (-1, -1))
     links = tuple(Link(a, b, channel=channels[a][b]) for a, b in ((0, 1), (1, 0)))
-    cluster = Cluster(
-        "pair", (Device("a"), Device("b")), links, ("bus",) if contended else ()
-    )
+    cluster = Cluster("pair", (Device("a"), Device("b")), links, ("bus",) if contended else ())
     problem = Problem(Graph.from_arrays([0], [1], [2.0, 3.0], [5.0, 0.0]), cluster)
     many = 40_000
     devices = np.tile(np.array([0, 1], np.int32), (many, 1))

@@ -62,9 +62,9 @@ def test_unknown_runtime(diamond: Problem) -> None:
 
 @pytest.mark.parametrize("jitter", [-0.1, 11.0, float("nan"), float("inf")])
 def test_jitter_out_of_range(diamond: Problem, jitter: float) -> None:
-    with pytest.raises(PlacementError, match="jitter is .*, must be from 0 to 10"):
+    with pytest.raises(PlacementError, match=r"jitter is .*, must be from 0 to 10"):
         simulate(diamond, Placement([0, 0, 0, 0]), jitter=jitter)
-    with pytest.raises(PlacementError, match="jitter is .*, must be from 0 to 10"):
+    with pytest.raises(PlacementError, match=r"jitter is .*, must be from 0 to 10"):
         simulate_many(diamond, [[0, 0, 0, 0]], jitter=jitter)
 
 
