@@ -5,6 +5,7 @@ from __future__ import annotations
 from doppler.errors import UnknownNameError
 from doppler.heuristics.base import Heuristic
 from doppler.heuristics.critical_path import critical_path
+from doppler.heuristics.heft import heft
 from doppler.heuristics.random import random
 from doppler.heuristics.round_robin import round_robin
 from doppler.heuristics.single_device import single_device
@@ -14,6 +15,7 @@ HEURISTICS: dict[str, Heuristic] = {
     "round_robin": round_robin,
     "random": random,
     "critical_path": critical_path,
+    "heft": heft,
 }
 
 
