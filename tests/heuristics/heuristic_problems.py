@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from doppler import Cluster, Device, Graph, Link, Problem
 
 
-def random_graph(rng: np.random.Generator, n_ops: int, n_devices: int, **extra: Any) -> Graph:
+def random_graph(rng: np.random.Generator, n_ops: int, **extra: Any) -> Graph:
     """A graph of up to two inputs per op, in parts where an op happens to have none."""
     count = rng.integers(0, 3, n_ops) * (np.arange(n_ops) > 0)
     dst = np.repeat(np.arange(n_ops), count)
@@ -58,9 +58,7 @@ def problems(draw: st.DrawFn, memory: bool = True) -> Problem:
     if not draw(st.booleans()):
         colocation[:] = -1
     param_bytes = rng.integers(0, 4, n_ops) * 1e9
-    graph = random_graph(
-        rng, n_ops, n_devices, pinned=pinned, colocation=colocation, param_bytes=param_bytes
-    )
+    graph = random_graph(rng, n_ops, pinned=pinned, colocation=colocation, param_bytes=param_bytes)
     size: Any = np.inf
     if memory and draw(st.booleans()):
         total = param_bytes.sum() + graph.output_bytes.sum()

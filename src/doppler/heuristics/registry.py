@@ -5,6 +5,7 @@ from __future__ import annotations
 from doppler.errors import UnknownNameError
 from doppler.heuristics.base import Heuristic
 from doppler.heuristics.critical_path import critical_path
+from doppler.heuristics.enumerative import enumerative
 from doppler.heuristics.heft import heft
 from doppler.heuristics.random import random
 from doppler.heuristics.round_robin import round_robin
@@ -16,6 +17,7 @@ HEURISTICS: dict[str, Heuristic] = {
     "random": random,
     "critical_path": critical_path,
     "heft": heft,
+    "enumerative": enumerative,
 }
 
 
