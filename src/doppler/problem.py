@@ -131,9 +131,10 @@ class Problem:
         compute = self.arrays.compute
         fastest = compute.min(axis=1)
         best = max(float(self.longest_path(fastest)), 0.0)
-        finite = np.where(np.isfinite(compute), compute, np.nan)
-        speed = 1.0 / np.maximum(np.nanmean(finite, axis=0), 1e-300)
-        weights = np.nan_to_num(speed) + 1e-12
+        can = np.isfinite(compute)
+        # A device that can run no op has no mean time, and gets next to no weight.
+        mean = np.where(can, compute, 0.0).sum(axis=0) / np.maximum(can.sum(axis=0), 1)
+        weights = can.any(axis=0) / np.maximum(mean, 1e-300) + 1e-12
         weights /= weights.sum()
         with np.errstate(invalid="ignore"):
             for step in range(200):
