@@ -7,9 +7,10 @@ INSTALLED := $(VENV)/installed
 TORCH := 2.13.0
 
 # Nothing here reports to anybody. W&B is offline unless WANDB_API_KEY is set (doppler.tracking).
-export DO_NOT_TRACK := 1
-export DVC_NO_ANALYTICS := 1
-export PREFECT_SERVER_ANALYTICS_ENABLED := false
+export DO_NOT_TRACK ?= 1
+export DVC_NO_ANALYTICS ?= 1
+export PREFECT_SERVER_ANALYTICS_ENABLED ?= false
+export WANDB_ERROR_REPORTING ?= false
 # Stages call `python`: let it be the one of the virtual environment.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
