@@ -3,6 +3,7 @@
 from doppler.cluster import Cluster, Device, Link
 from doppler.graph import Graph, workloads
 from doppler.graph.formats import load_graph, save_graph
+from doppler.methods import place
 from doppler.placement import Placement
 from doppler.problem import Problem
 from doppler.simulator import Trace, simulate, simulate_many
@@ -16,6 +17,7 @@ __all__ = [
     "Problem",
     "Trace",
     "load_graph",
+    "place",
     "save_graph",
     "simulate",
     "simulate_many",

@@ -7,8 +7,10 @@ from doppler.heuristics.base import Heuristic
 from doppler.heuristics.critical_path import critical_path
 from doppler.heuristics.enumerative import enumerative
 from doppler.heuristics.heft import heft
+from doppler.heuristics.local_search import local_search
 from doppler.heuristics.random import random
 from doppler.heuristics.round_robin import round_robin
+from doppler.heuristics.sibling_affinity import sibling_affinity
 from doppler.heuristics.single_device import single_device
 
 HEURISTICS: dict[str, Heuristic] = {
@@ -18,6 +20,8 @@ HEURISTICS: dict[str, Heuristic] = {
     "critical_path": critical_path,
     "heft": heft,
     "enumerative": enumerative,
+    "sibling_affinity": sibling_affinity,
+    "local_search": local_search,
 }
 
 

@@ -1,0 +1,439 @@
+"""Simulated annealing on the compiled simulator: anytime, from any placement.
+
+Kirkpatrick et al., "Optimization by simulated annealing", Science 1983. The state is a device for
+every op and a total order of priorities; a move changes either, the simulator scores it.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from doppler.errors import MemoryLimitError
+from doppler.heuristics.base import Deadline, Solution
+from doppler.heuristics.critical_path import critical_path_trace
+from doppler.placement import Placement
+from doppler.problem import Problem
+from doppler.simulator import describe_overflow, simulate
+from doppler.simulator.kernel import Workspace, make_workspace, run
+from doppler.simulator.memory import peak_memory
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int32]
+
+# As shares of the makespan: the first is what a step in a rugged start may cost, the last what
+# still separates good orders of the same devices.
+HOT = 5e-3
+COLD = 5e-5
+SLICE_SECONDS = 0.02
+# Ranks apart that two ops may be for a short move in the order.
+NEAR = 20
+REGION = 9
+
+
+@njit(cache=True, nogil=True)
+def objective(arrays, devices, priority, bounded, reference, work):  # type: ignore[no-untyped-def]
+    """Makespan in seconds; where memory overflows, more than any placement that fits.
+
+    Parameters
+    ----------
+    bounded : bool
+        Whether memory has to be looked at.
+    reference : float
+        A makespan of the problem, the unit of the penalty.
+    """
+    if not bounded:
+        makespan, _ = run(arrays, devices, priority, 0.0, 0, False, work)
+        return makespan
+    makespan, n_sent = run(arrays, devices, priority, 0.0, 0, True, work)
+    peak = peak_memory(arrays, devices, work, n_sent)
+    over = 0.0
+    for device in range(len(peak)):
+        over += max(0.0, peak[device] / arrays.capacity[device] - 1.0)
+    if over > 0.0:
+        return makespan + 1000.0 * reference * (1.0 + over)
+    return makespan
+
+
+@njit(cache=True, nogil=True)
+def _move_rank(priority, by_rank, source, target):  # type: ignore[no-untyped-def]
+    """Take the op at one rank to another; those between move up by one."""
+    op = by_rank[source]
+    step = 1 if target > source else -1
+    rank = source
+    while rank != target:
+        by_rank[rank] = by_rank[rank + step]
+        priority[by_rank[rank]] = rank
+        rank += step
+    by_rank[target] = op
+    priority[op] = target
+
+
+@njit(cache=True, nogil=True)
+def _neighbour(arrays, op):  # type: ignore[no-untyped-def]
+    """Return a random producer or consumer of an op, or -1."""
+    n_out = arrays.succ_ptr[op + 1] - arrays.succ_ptr[op]
+    n_in = arrays.pred_ptr[op + 1] - arrays.pred_ptr[op]
+    if n_in + n_out == 0:
+        return -1
+    pick = np.random.randint(0, n_in + n_out)
+    if pick < n_out:
+        return arrays.succ[arrays.succ_ptr[op] + pick]
+    return arrays.pred[arrays.pred_ptr[op] + pick - n_out]
+
+
+@njit(cache=True, nogil=True)
+def _target(arrays, devices, op):  # type: ignore[no-untyped-def]
+    """Return a device to move an op to: any, a neighbour's, or, half the time, a sibling's."""
+    kind = np.random.randint(0, 4)
+    near = _neighbour(arrays, op)
+    if kind == 0 or near < 0:
+        return np.random.randint(0, arrays.compute.shape[1])
+    if kind == 1:
+        return devices[near]
+    return devices[_neighbour(arrays, near)]
+
+
+@njit(cache=True, nogil=True)
+def _move(arrays, members_ptr, members, devices, op, target, changed, before, count):  # type: ignore[no-untyped-def]
+    """Move an op, with its colocation group; returns how many changes are noted by now."""
+    if devices[op] == target or not arrays.compute[op, target] < np.inf:
+        return count
+    group = arrays.group[op]
+    if group < 0:
+        changed[count] = op
+        before[count] = devices[op]
+        devices[op] = target
+        return count + 1
+    for index in range(members_ptr[group], members_ptr[group + 1]):
+        member = members[index]
+        changed[count] = member
+        before[count] = devices[member]
+        devices[member] = target
+        count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def anneal(  # type: ignore[no-untyped-def]
+    arrays,
+    members_ptr,
+    members,
+    bounded,
+    reference,
+    seed,
+    steps,
+    temperature,
+    devices,
+    priority,
+    by_rank,
+    cost,
+    best_devices,
+    best_priority,
+    best,
+    work,
+):
+    """Try moves at one temperature, O(one simulation) each.
+
+    Moves: one op to the device of a neighbour, a sibling or a random one; two ops swap devices; a
+    connected region of up to nine ops follows to one device; one op changes its rank.
+
+    Parameters
+    ----------
+    members_ptr, members : int32 array
+        CSR of the colocation groups' ops.
+    steps : int
+    temperature : float
+        Seconds.
+    devices, priority, by_rank : int32 array, shape [ops]
+        The state, changed in place; ``by_rank`` inverts ``priority``.
+    cost : float
+        Objective of the state.
+    best_devices, best_priority : int32 array, shape [ops]
+        The best state so far, changed in place.
+    best : float
+        Its objective.
+
+    Returns
+    -------
+    cost, best : float
+    """
+    np.random.seed(seed)
+    n_ops = len(devices)
+    # A region may hold as many colocation groups as ops; no op is noted twice within a move but by
+    # a path that returns to it.
+    changed = np.empty(n_ops * 2 + REGION * 2, np.int32)
+    before = np.empty(n_ops * 2 + REGION * 2, np.int32)
+    for _ in range(steps):
+        count = 0
+        source = -1
+        rank = -1
+        kind = np.random.randint(0, 10)
+        op = np.random.randint(0, n_ops)
+        if kind < 3:
+            target = _target(arrays, devices, op)
+            count = _move(arrays, members_ptr, members, devices, op, target, changed, before, count)
+        elif kind < 5:
+            other = np.random.randint(0, n_ops)
+            if np.random.randint(0, 2) == 0:
+                near = priority[op] + np.random.randint(-NEAR, NEAR + 1)
+                other = by_rank[min(n_ops - 1, max(0, near))]
+            here, there = devices[op], devices[other]
+            if here != there and (arrays.group[op] < 0 or arrays.group[op] != arrays.group[other]):
+                count = _move(
+                    arrays, members_ptr, members, devices, op, there, changed, before, count
+                )
+                count = _move(
+                    arrays, members_ptr, members, devices, other, here, changed, before, count
+                )
+        elif kind < 7:
+            target = _target(arrays, devices, op)
+            home = devices[op]
+            for _ in range(np.random.randint(2, REGION)):
+                if devices[op] != home or count >= n_ops:
+                    break
+                count = _move(
+                    arrays, members_ptr, members, devices, op, target, changed, before, count
+                )
+                op = _neighbour(arrays, op)
+                if op < 0:
+                    break
+        else:
+            source = priority[op]
+            rank = np.random.randint(0, n_ops)
+            if np.random.randint(0, 2) == 0:
+                rank = min(n_ops - 1, max(0, source + np.random.randint(-NEAR, NEAR + 1)))
+            if rank != source:
+                _move_rank(priority, by_rank, source, rank)
+        if count == 0 and rank == source:
+            continue
+        new = objective(arrays, devices, priority, bounded, reference, work)
+        if new <= cost or np.random.random() < np.exp((cost - new) / temperature):
+            cost = new
+            if cost < best:
+                best = cost
+                best_devices[:] = devices
+                best_priority[:] = priority
+        else:
+            for index in range(count - 1, -1, -1):
+                devices[changed[index]] = before[index]
+            if rank != source:
+                _move_rank(priority, by_rank, rank, source)
+    return cost, best
+
+
+@dataclass
+class _Chain:
+    """One annealing process."""
+
+    devices: IntArray
+    priority: IntArray
+    by_rank: IntArray
+    cost: float
+    best_devices: IntArray
+    best_priority: IntArray
+    best: float
+    work: Workspace
+    evaluations: int = 0
+
+
+class Annealer:
+    """Anneals one problem from given placements, on every core.
+
+    Parameters
+    ----------
+    problem : Problem
+    threads : int, optional
+        Number of independent chains, by default one per core.
+    """
+
+    def __init__(self, problem: Problem, threads: int | None = None) -> None:
+        self.problem = problem
+        self.threads = threads or os.cpu_count() or 1
+        group = problem.arrays.group
+        grouped = np.flatnonzero(group >= 0)
+        self._members = grouped[np.argsort(group[grouped], kind="stable")].astype(np.int32)
+        self._members_ptr = np.zeros(problem.arrays.n_groups + 1, np.int32)
+        np.cumsum(
+            np.bincount(group[grouped], minlength=problem.arrays.n_groups),
+            out=self._members_ptr[1:],
+        )
+        self._bounded = problem.may_overflow
+
+    def refine(
+        self,
+        starts: list[Placement],
+        deadline: Deadline,
+        seed: int,
+        hot: float = HOT,
+        cold: float = COLD,
+    ) -> tuple[Placement, float, int]:
+        """Anneal until the deadline, each chain from one of the starts in turn.
+
+        Parameters
+        ----------
+        starts : list of Placement
+            At least one; they may overflow memory.
+        hot, cold : float
+            First and last temperature as shares of the makespan; between them it falls
+            geometrically with the time that has passed.
+
+        Returns
+        -------
+        placement : Placement
+            The best of all chains, never worse than the best start.
+        objective : float
+            Its makespan; more than a thousand makespans if it overflows memory.
+        evaluations : int
+        """
+        reference = max(self._cost(starts[0], 0.0), 1e-300)
+        chains = [
+            self._chain(starts[index % len(starts)], reference)
+            for index in range(max(self.threads, len(starts)))
+        ]
+        chains = sorted(chains, key=lambda chain: chain.best)[: self.threads]
+        begin = deadline.elapsed
+
+        def work(index: int) -> None:
+            self._run(chains[index], deadline, begin, [seed, index], reference, hot, cold)
+
+        if deadline.left > 0:
+            with ThreadPoolExecutor(len(chains)) as pool:
+                list(pool.map(work, range(len(chains))))
+        winner = min(chains, key=lambda chain: chain.best)
+        placement = Placement(winner.best_devices, winner.best_priority)
+        return placement, winner.best, sum(chain.evaluations for chain in chains)
+
+    def _run(
+        self,
+        chain: _Chain,
+        deadline: Deadline,
+        begin: float,
+        seed: list[int],
+        reference: float,
+        hot: float,
+        cold: float,
+    ) -> None:
+        rng = np.random.default_rng(seed)
+        span = max(deadline.budget - begin, 1e-9)
+        steps = 1
+        floor = self.problem.lower_bound * (1 + 1e-9)
+        while deadline.left > 0 and chain.best > floor:
+            share = min(1.0, max(0.0, (deadline.elapsed - begin) / span))
+            temperature = hot * (cold / hot) ** share * min(chain.best, reference)
+            started = deadline.elapsed
+            chain.cost, chain.best = anneal(
+                self.problem.arrays,
+                self._members_ptr,
+                self._members,
+                self._bounded,
+                reference,
+                int(rng.integers(2**31)),
+                steps,
+                temperature,
+                chain.devices,
+                chain.priority,
+                chain.by_rank,
+                chain.cost,
+                chain.best_devices,
+                chain.best_priority,
+                chain.best,
+                chain.work,
+            )
+            chain.evaluations += steps
+            took = max(deadline.elapsed - started, 1e-9)
+            steps = int(max(1, min(4 * steps, steps * SLICE_SECONDS / took)))
+
+    def _chain(self, start: Placement, reference: float) -> _Chain:
+        devices = start.devices.copy()
+        priority = ranks(self.problem, start)
+        cost = self._cost(start, reference)
+        return _Chain(
+            devices,
+            priority,
+            np.argsort(priority).astype(np.int32),
+            cost,
+            devices.copy(),
+            priority.copy(),
+            cost,
+            self._workspace(),
+        )
+
+    def _cost(self, start: Placement, reference: float) -> float:
+        priority = ranks(self.problem, start)
+        return float(
+            objective(
+                self.problem.arrays,
+                start.devices,
+                priority,
+                self._bounded and reference > 0,
+                reference,
+                self._workspace(),
+            )
+        )
+
+    def _workspace(self) -> Workspace:
+        edges = self.problem.graph.n_edges if self._bounded else 0
+        return make_workspace(self.problem.n_ops, self.problem.n_devices, edges)
+
+
+def ranks(problem: Problem, placement: Placement) -> IntArray:
+    """Return the placement's priorities as a total order, rank per op.
+
+    Without priorities it is the order in which the simulated first-ready-first-run starts the ops.
+    """
+    if placement.priority is None:
+        order = simulate(problem, placement).trace.op
+    else:
+        order = np.argsort(placement.priority, kind="stable").astype(np.int32)
+    return rank_of(order)
+
+
+def rank_of(order: IntArray) -> IntArray:
+    """Invert an order of ops: the rank of each op, shape [ops]."""
+    rank = np.empty(len(order), np.int32)
+    rank[order] = np.arange(len(order), dtype=np.int32)
+    return rank
+
+
+def local_search(problem: Problem, *, budget: float = 0.0, seed: int = 0) -> Solution:
+    """Anneal from a critical-path schedule until the budget ends, one chain per core.
+
+    Raises
+    ------
+    MemoryLimitError
+        If nothing that fits in memory was found.
+    """
+    deadline = Deadline(budget)
+    order, devices, _ = critical_path_trace(problem, seed)
+    start = Placement(devices, rank_of(order))
+    placement, _, evaluations = Annealer(problem).refine([start], deadline, seed)
+    return fitting_solution(
+        problem,
+        placement,
+        evaluations + 1,
+        deadline.elapsed,
+        "annealing from a critical-path schedule",
+    )
+
+
+def fitting_solution(
+    problem: Problem, placement: Placement, evaluations: int, seconds: float, origin: str
+) -> Solution:
+    """Make a solution of one placement.
+
+    Raises
+    ------
+    MemoryLimitError
+        If it does not fit in memory; says how much is missing where.
+    """
+    result = simulate(problem, placement)
+    if (result.peak_memory > problem.arrays.capacity).any():
+        overflow = describe_overflow(problem, result.peak_memory)
+        raise MemoryLimitError(f"{problem.graph.name}: {origin}: {overflow}")
+    return Solution(placement, result.makespan, evaluations, seconds, origin)

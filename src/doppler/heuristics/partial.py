@@ -1,0 +1,205 @@
+"""A schedule under construction: when an op could start, given what is placed already.
+
+Invariant: ``finish``, ``device_free`` and ``channel_free`` are those of the ops placed so far if
+every device runs them, and every channel moves their inputs, in the order of placing.
+
+The functions take the fields out of their tuples once, at the top: a compiled loop that reads them
+from the tuple counts references at every turn, which costs more than the arithmetic.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from doppler.problem import Arrays
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int32]
+
+_SHORT = 32
+
+
+class Partial(NamedTuple):
+    """The ops placed so far; times in seconds.
+
+    Attributes
+    ----------
+    devices : int32 array, shape [ops]
+        Device of each op, -1 while it is not placed.
+    finish : float64 array, shape [ops]
+        When each placed op ends.
+    device_free : float64 array, shape [devices]
+    channel_free : float64 array, shape [channels]
+        When the last op and transfer placed there end.
+    n_copies : int32 array, shape [ops]
+    copy_device, copy_arrival : int32, float64 array, shape [edges]
+        Where else the output of op ``u`` is and since when: ``n_copies[u]`` entries from
+        ``succ_ptr[u]`` on.
+    inputs : int32 array, shape [most inputs of an op]
+        Producers of the op at hand, see :func:`gather`.
+    trial_free, trial_of : float64, int64 array, shape [channels]
+        What a trial would make of ``channel_free``, and which trial that was.
+    trial : int64 array, shape [1]
+        Number of the last trial.
+    """
+
+    devices: IntArray
+    finish: FloatArray
+    device_free: FloatArray
+    channel_free: FloatArray
+    n_copies: IntArray
+    copy_device: IntArray
+    copy_arrival: FloatArray
+    inputs: IntArray
+    trial_free: FloatArray
+    trial_of: npt.NDArray[np.int64]
+    trial: npt.NDArray[np.int64]
+
+
+def make_partial(arrays: Arrays) -> Partial:
+    """Allocate a schedule; :func:`empty` starts it."""
+    n_ops, n_devices = arrays.compute.shape
+    return Partial(
+        np.full(n_ops, -1, np.int32),
+        np.zeros(n_ops),
+        np.zeros(n_devices),
+        np.zeros(arrays.n_channels),
+        np.zeros(n_ops, np.int32),
+        np.zeros(len(arrays.succ), np.int32),
+        np.zeros(len(arrays.succ)),
+        np.zeros(int(np.diff(arrays.pred_ptr).max(initial=0)), np.int32),
+        np.zeros(arrays.n_channels),
+        np.zeros(arrays.n_channels, np.int64),
+        np.zeros(1, np.int64),
+    )
+
+
+@njit(cache=True, nogil=True)
+def empty(partial):  # type: ignore[no-untyped-def]
+    """Take every op off its device."""
+    partial.devices[:] = -1
+    partial.device_free[:] = 0.0
+    partial.channel_free[:] = 0.0
+    partial.n_copies[:] = 0
+
+
+@njit(cache=True, nogil=True)
+def gather(arrays, partial, op):  # type: ignore[no-untyped-def]
+    """Collect the inputs of an op, all of them placed, before its starts are asked for.
+
+    Where transfers take turns they go in the order in which the inputs are ready, as at run time.
+
+    Returns
+    -------
+    int
+        How many inputs the op has.
+    """
+    pred, finish, inputs = arrays.pred, partial.finish, partial.inputs
+    first = arrays.pred_ptr[op]
+    count = arrays.pred_ptr[op + 1] - first
+    contended = len(partial.channel_free) > 0
+    if contended and count > _SHORT:
+        producers = pred[first : first + count]
+        inputs[:count] = producers[np.argsort(finish[producers], kind="mergesort")]
+        return count
+    for index in range(count):
+        producer = pred[first + index]
+        slot = index
+        if contended:
+            while slot > 0 and finish[inputs[slot - 1]] > finish[producer]:
+                inputs[slot] = inputs[slot - 1]
+                slot -= 1
+        inputs[slot] = producer
+    return count
+
+
+@njit(cache=True, nogil=True)
+def earliest_starts(arrays, partial, n_inputs, found, n_found, starts):  # type: ignore[no-untyped-def]
+    """When the gathered op could start on each of some devices.
+
+    The device is free, and each input is there, has a copy there, or is sent when its producer has
+    ended and its channel is free, the op's own transfers taking turns. O(devices x inputs).
+
+    Parameters
+    ----------
+    found : int32 array, shape [devices]
+        The first ``n_found`` are the devices asked for.
+    starts : float64 array, shape [devices]
+        Filled, in the order of ``found``.
+    """
+    placed, finish, inputs = partial.devices, partial.finish, partial.inputs
+    device_free, channel_free = partial.device_free, partial.channel_free
+    n_copies, copy_device = partial.n_copies, partial.copy_device
+    copy_arrival = partial.copy_arrival
+    trial_free, trial_of = partial.trial_free, partial.trial_of
+    latency, factor, channels = arrays.latency, arrays.factor, arrays.channel
+    volume, succ_ptr = arrays.volume, arrays.succ_ptr
+    trial = partial.trial[0]
+    for candidate in range(n_found):
+        device = found[candidate]
+        trial += 1
+        start = device_free[device]
+        for index in range(n_inputs):
+            producer = inputs[index]
+            source = placed[producer]
+            if source == device:
+                start = max(start, finish[producer])
+                continue
+            slot = succ_ptr[producer]
+            end = slot + n_copies[producer]
+            while slot < end and copy_device[slot] != device:
+                slot += 1
+            if slot < end:
+                start = max(start, copy_arrival[slot])
+                continue
+            sent = finish[producer]
+            duration = latency[source, device] + volume[producer] * factor[source, device]
+            channel = channels[source, device]
+            if channel >= 0:
+                if trial_of[channel] != trial:
+                    trial_of[channel] = trial
+                    trial_free[channel] = channel_free[channel]
+                sent = max(sent, trial_free[channel])
+                trial_free[channel] = sent + duration
+            start = max(start, sent + duration)
+        starts[candidate] = start
+    partial.trial[0] = trial
+
+
+@njit(cache=True, nogil=True)
+def place(arrays, partial, n_inputs, op, device):  # type: ignore[no-untyped-def]
+    """Place the gathered op at its earliest start on a device. O(inputs x copies)."""
+    placed, finish, inputs = partial.devices, partial.finish, partial.inputs
+    channel_free, n_copies = partial.channel_free, partial.n_copies
+    copy_device, copy_arrival = partial.copy_device, partial.copy_arrival
+    latency, factor, channels = arrays.latency, arrays.factor, arrays.channel
+    volume, succ_ptr = arrays.volume, arrays.succ_ptr
+    start = partial.device_free[device]
+    for index in range(n_inputs):
+        producer = inputs[index]
+        source = placed[producer]
+        if source == device:
+            start = max(start, finish[producer])
+            continue
+        slot = succ_ptr[producer]
+        end = slot + n_copies[producer]
+        while slot < end and copy_device[slot] != device:
+            slot += 1
+        if slot == end:
+            sent = finish[producer]
+            duration = latency[source, device] + volume[producer] * factor[source, device]
+            channel = channels[source, device]
+            if channel >= 0:
+                sent = max(sent, channel_free[channel])
+                channel_free[channel] = sent + duration
+            copy_device[slot] = device
+            copy_arrival[slot] = sent + duration
+            n_copies[producer] += 1
+        start = max(start, copy_arrival[slot])
+    placed[op] = device
+    finish[op] = start + arrays.compute[op, device]
+    partial.device_free[device] = finish[op]

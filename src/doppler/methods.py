@@ -1,0 +1,124 @@
+"""Every method by name: the learned one and the heuristics, behind one call."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from doppler.errors import ParamsError, UnknownNameError
+from doppler.heuristics import HEURISTICS, Solution
+from doppler.placement import Placement
+from doppler.problem import Problem
+from doppler.simulator import simulate
+
+if TYPE_CHECKING:
+    from doppler.policy.network import DualPolicy
+
+LEARNED = "doppler"
+METHODS = (LEARNED, *HEURISTICS)
+PRETRAINED = "pretrained"
+DEFAULT_BUDGET = 2.0
+
+
+def solve(
+    problem: Problem,
+    method: str = LEARNED,
+    *,
+    policy: str | Path | DualPolicy = PRETRAINED,
+    budget: float = DEFAULT_BUDGET,
+    seed: int = 0,
+    runtime: str = "priority",
+) -> Solution:
+    """Place a problem with a method and say how the placement came about.
+
+    Parameters
+    ----------
+    problem : Problem
+    method : str
+        One of ``METHODS``.
+    policy : str, path or DualPolicy
+        Of the learned method: the one that comes with the package, a file, or a network.
+    budget : float
+        Seconds, at least 0. Loading the policy and compiled code is not counted.
+    seed : int
+        At least 0.
+    runtime : {"priority", "fifo"}
+        The run-time that the learned method's episodes are scored for.
+
+    Raises
+    ------
+    UnknownNameError
+        On another method; names the nearest.
+    ParamsError
+        On a budget or a seed out of range.
+    MemoryLimitError
+        If no placement was found that fits in memory; says how much is missing where.
+    CheckpointError
+        If the policy cannot be loaded.
+    """
+    if method not in METHODS:
+        raise UnknownNameError("method", method, METHODS)
+    if not 0 <= budget < float("inf"):
+        raise ParamsError(f"budget is {budget}, must be a number of seconds >= 0")
+    if seed < 0:
+        raise ParamsError(f"seed is {seed}, must be >= 0")
+    if runtime not in ("priority", "fifo"):
+        raise UnknownNameError("runtime", runtime, ("priority", "fifo"))
+    if method != LEARNED:
+        return HEURISTICS[method](problem, budget=budget, seed=seed)
+    # Imported late: torch takes a second, and the heuristics do without it.
+    from doppler.policy.checkpoint import load_policy
+    from doppler.policy.search import search
+
+    network = load_policy(policy) if isinstance(policy, str | Path) else policy
+    return search(problem, network, budget=budget, seed=seed, runtime=runtime)
+
+
+def place(
+    problem: Problem,
+    method: str = LEARNED,
+    policy: str | Path | DualPolicy = PRETRAINED,
+    budget: float = DEFAULT_BUDGET,
+    seed: int = 0,
+    *,
+    runtime: str = "priority",
+) -> Placement:
+    """Place a problem with a method.
+
+    Parameters
+    ----------
+    problem, method, policy, budget, seed, runtime
+        As for :func:`solve`.
+
+    Returns
+    -------
+    Placement
+        Fits in memory; ``info`` holds ``method``, ``graph``, ``cluster``, ``makespan_s``
+        (priorities honoured), ``makespan_fifo_s`` (first ready, first run), ``lower_bound_s``,
+        ``origin`` (how the winner came about), ``evaluations``, ``seconds``, ``budget_s`` and
+        ``seed``.
+
+    Raises
+    ------
+    DopplerError
+        As :func:`solve`.
+    """
+    started = time.perf_counter()
+    solution = solve(problem, method, policy=policy, budget=budget, seed=seed, runtime=runtime)
+    placement = solution.placement
+    fifo = simulate(problem, placement, runtime="fifo").makespan
+    info = {
+        "method": method,
+        "graph": problem.graph.name,
+        "cluster": problem.cluster.name,
+        "makespan_s": solution.makespan,
+        "makespan_fifo_s": fifo,
+        "lower_bound_s": problem.lower_bound,
+        "origin": solution.origin,
+        "evaluations": solution.evaluations,
+        "seconds": time.perf_counter() - started,
+        "budget_s": budget,
+        "seed": seed,
+    }
+    return Placement(placement.devices, placement.priority, info)

@@ -1,0 +1,1 @@
+"""Answers by learning: features, encoder, the SEL and PLC heads, episodes and their likelihood."""

@@ -1,0 +1,118 @@
+"""Policies in files: weights in safetensors, what they mean in its JSON header."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from doppler.errors import CheckpointError, DopplerError
+from doppler.files import write_atomic
+from doppler.policy.features import DEVICE_FEATURES, NODE_FEATURES, FeatureSet
+from doppler.policy.network import DualPolicy, Sizes
+
+FORMAT = "doppler-policy"
+VERSION = 1
+PRETRAINED = "pretrained"
+
+
+def save_policy(
+    policy: DualPolicy, path: str | Path, info: Mapping[str, Any] | None = None
+) -> Path:
+    """Write a policy, whole or not at all.
+
+    Parameters
+    ----------
+    policy : DualPolicy
+    path : path-like
+    info : mapping, optional
+        JSON-able facts to keep with it: training data, metrics, revision.
+    """
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "sizes": dataclasses.asdict(policy.sizes),
+        "feature_set": policy.features.name,
+        "node_features": list(NODE_FEATURES),
+        "device_features": list(DEVICE_FEATURES),
+        "info": dict(info or {}),
+    }
+    tensors = {name: tensor.contiguous() for name, tensor in policy.state_dict().items()}
+    return write_atomic(path, save(tensors, {"doppler": json.dumps(header)}))
+
+
+def load_policy(path: str | Path) -> DualPolicy:
+    """Read a policy file, or the policy that comes with the package (``"pretrained"``).
+
+    Raises
+    ------
+    CheckpointError
+        If the file is missing, corrupt, not a policy, of another version or of another feature
+        set than this Doppler computes.
+    """
+    source = _path(path)
+    header = read_header(source)
+    for key, known in (("node_features", NODE_FEATURES), ("device_features", DEVICE_FEATURES)):
+        if header.get(key) != list(known):
+            raise CheckpointError(
+                f"{source}: trained on another set of {key.replace('_', ' ')} than this Doppler "
+                "computes; train it again"
+            )
+    try:
+        policy = DualPolicy(Sizes(**header["sizes"]), FeatureSet.named(header["feature_set"]))
+        with safe_open(source, framework="pt") as file:
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        policy.load_state_dict(weights)
+    except DopplerError as error:
+        raise CheckpointError(f"{source}: {error}") from None
+    except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f"{source}: its weights do not fit its header ({reason})") from None
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in weights.values()):
+        raise CheckpointError(f"{source}: holds weights that are not finite numbers")
+    policy.eval()
+    return policy
+
+
+def read_header(path: str | Path) -> dict[str, Any]:
+    """Read what a policy file says of itself, without its weights.
+
+    Raises
+    ------
+    CheckpointError
+        As :func:`load_policy`.
+    """
+    source = _path(path)
+    if not source.exists():
+        raise CheckpointError(f"{source}: no such policy file; give its path, or {PRETRAINED!r}")
+    if source.is_dir():
+        raise CheckpointError(f"{source}: is a directory; give the path of a policy file")
+    try:
+        with safe_open(source, framework="pt") as file:
+            text = (file.metadata() or {}).get("doppler", "")
+    except (SafetensorError, OSError, ValueError, OverflowError):
+        raise CheckpointError(f"{source}: corrupt, or not a safetensors file") from None
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise CheckpointError(f"{source}: a safetensors file, but not a Doppler policy")
+    if header.get("version") != VERSION:
+        raise CheckpointError(
+            f"{source}: policy version {header.get('version')!r}, this Doppler reads {VERSION}"
+        )
+    return header
+
+
+def _path(path: str | Path) -> Path:
+    if str(path) == PRETRAINED:
+        return Path(str(resources.files("doppler.policy") / "pretrained.safetensors"))
+    return Path(path)

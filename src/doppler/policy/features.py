@@ -1,0 +1,280 @@
+"""What the policies see of an op, before the episode and when it is placed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from doppler.errors import UnknownNameError
+from doppler.heuristics.affinity import forced_communication
+from doppler.heuristics.partial import earliest_starts
+from doppler.problem import Problem
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int32]
+
+NODE_FEATURES = (
+    "compute",
+    "transfer",
+    "input_transfer",
+    "b_level",
+    "t_level",
+    "critical",
+    "b_level_with_transfers",
+    "critical_with_transfers",
+    "inputs",
+    "consumers",
+    "entry",
+    "exit",
+    "fastest_device",
+    "slowest_device",
+    "graph_transfer_to_compute",
+    "graph_parallelism",
+    "graph_parallelism_per_device",
+)
+
+DEVICE_FEATURES = (
+    "load",
+    "load_above_least",
+    "input_compute",
+    "inputs_earliest_start",
+    "inputs_latest_end",
+    "start",
+    "start_above_least",
+    "end_above_least",
+    "cost",
+    "cost_above_least",
+    "affinity",
+    "affinity_above_least",
+    "transfers",
+    "transfers_above_least",
+    "holds_input",
+    "busy",
+)
+PAPER_FEATURES = (
+    "load",
+    "input_compute",
+    "inputs_earliest_start",
+    "inputs_latest_end",
+    "start",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureSet:
+    """Which device features the placement policy reads.
+
+    Attributes
+    ----------
+    name : str
+        ``"full"``, or ``"paper"``: the five of Yao et al. (ICLR 2026) alone, for the ablation.
+    used : tuple of bool
+        One for each of ``DEVICE_FEATURES``.
+    """
+
+    name: str
+    used: tuple[bool, ...]
+
+    @classmethod
+    def named(cls, name: str) -> FeatureSet:
+        """Return a feature set by name.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is none of that name.
+        """
+        sets = {"full": DEVICE_FEATURES, "paper": PAPER_FEATURES}
+        if name not in sets:
+            raise UnknownNameError("feature set", name, sets)
+        return cls(name, tuple(feature in sets[name] for feature in DEVICE_FEATURES))
+
+
+class Scales(NamedTuple):
+    """Per-problem constants that the device features are measured against.
+
+    Attributes
+    ----------
+    mean_compute : float64 array, shape [ops]
+    moved : float64 array, shape [ops]
+        Mean transfer time of each op's output, seconds.
+    unit : float64 array, shape [ops]
+        Seconds that count as one for an op: its compute, its transfer and its largest input's.
+    share : float
+        Total mean compute over the number of devices, seconds.
+    """
+
+    mean_compute: FloatArray
+    moved: FloatArray
+    unit: FloatArray
+    share: float
+
+
+def scales(problem: Problem) -> Scales:
+    """Compute the constants of a problem. O(V + E)."""
+    arrays = problem.arrays
+    compute, moved = problem.mean_compute, problem.mean_transfer
+    largest = np.zeros(problem.n_ops)
+    np.maximum.at(largest, problem.graph.dst, moved[problem.graph.src])
+    typical = float(compute.mean() + moved.mean())
+    unit = compute + moved + largest + 0.01 * (typical if typical > 0 else 1.0)
+    total = float(compute.sum())
+    share = (total if total > 0 else 1.0) / arrays.compute.shape[1]
+    return Scales(compute, moved, unit, share)
+
+
+def node_features(problem: Problem) -> npt.NDArray[np.float32]:
+    """Features of every op, known before the episode.
+
+    Free of units: times are relative to their mean or to the longest path, so that a network
+    trained on one scale of costs serves another. The last three are the same for all ops of a
+    problem.
+
+    Returns
+    -------
+    float32 array, shape [ops, len(NODE_FEATURES)]
+    """
+    arrays, graph = problem.arrays, problem.graph
+    compute, moved = problem.mean_compute, problem.mean_transfer
+    mean = float(compute.mean()) or float(moved.mean()) or 1.0
+    received = np.bincount(graph.dst, moved[graph.src], minlength=problem.n_ops)
+    below = problem.b_level(compute)
+    above = problem.t_level(compute)
+    below_moved = problem.b_level(compute, transfers=True)
+    above_moved = problem.t_level(compute, transfers=True)
+    longest = float(below.max()) or 1.0
+    longest_moved = float(below_moved.max()) or 1.0
+    n_inputs = np.diff(arrays.pred_ptr)
+    n_consumers = np.diff(arrays.succ_ptr)
+    slowest = np.where(np.isfinite(arrays.compute), arrays.compute, 0.0).max(axis=1)
+    base = np.maximum(compute, 1e-300)
+    parallelism = float(compute.sum()) / longest
+    columns = (
+        np.log1p(compute / mean),
+        np.log1p(moved / mean),
+        np.log1p(received / mean),
+        below / longest,
+        above / longest,
+        (below + above) / longest,
+        below_moved / longest_moved,
+        (below_moved + above_moved) / longest_moved,
+        np.log1p(n_inputs),
+        np.log1p(n_consumers),
+        n_inputs == 0,
+        n_consumers == 0,
+        np.minimum(arrays.compute.min(axis=1) / base, 1.0),
+        np.log1p(slowest / base),
+        np.full(problem.n_ops, np.log1p(moved.sum() / max(compute.sum(), 1e-300)).clip(max=10.0)),
+        np.full(problem.n_ops, np.log1p(parallelism)),
+        np.full(problem.n_ops, np.log1p(parallelism / problem.n_devices)),
+    )
+    return np.stack([np.asarray(column, np.float32) for column in columns], axis=1)
+
+
+@njit(cache=True, nogil=True)
+def _squash(value):  # type: ignore[no-untyped-def]
+    """Keep small values as they are and large ones in reach: sign(x) log(1 + |x|)."""
+    return np.log(1.0 + value) if value >= 0.0 else -np.log(1.0 - value)
+
+
+@njit(cache=True, nogil=True)
+def device_features(  # type: ignore[no-untyped-def]
+    arrays, scale, partial, load, found, n_found, n_inputs, op, affinity, starts, features
+):
+    """Describe what placing an op on each candidate device would mean.
+
+    O(devices x inputs + the cost of sibling affinity).
+
+    Parameters
+    ----------
+    scale : Scales
+    partial : Partial
+        The schedule so far, the op's inputs gathered.
+    load : float64 array, shape [devices]
+        Sum of the op times placed on each device.
+    found : int32 array, shape [devices]
+        The first ``n_found`` are the candidates.
+    affinity, starts : float64 array, shape [devices]
+        Scratch.
+    features : float64 array, shape [devices, len(DEVICE_FEATURES)]
+        Filled for the candidates.
+    """
+    compute, device_free = arrays.compute, partial.device_free
+    placed, finish, inputs = partial.devices, partial.finish, partial.inputs
+    n_copies, copy_device, succ_ptr = partial.n_copies, partial.copy_device, arrays.succ_ptr
+    mean_compute, moved = scale.mean_compute, scale.moved
+    forced_communication(arrays, moved, placed, op, affinity)
+    earliest_starts(arrays, partial, n_inputs, found, n_found, starts)
+    unit = 1.0 / scale.unit[op]
+    per_share = 1.0 / scale.share
+    least_load = np.inf
+    least_start = np.inf
+    least_end = np.inf
+    least_cost = np.inf
+    least_affinity = np.inf
+    least_sent = np.inf
+    horizon = 0.0
+    for device in range(len(load)):
+        horizon = max(horizon, device_free[device])
+    input_total = 0.0
+    for index in range(n_inputs):
+        input_total += mean_compute[inputs[index]]
+    for candidate in range(n_found):
+        device = found[candidate]
+        start = starts[candidate]
+        cost = compute[op, device]
+        sent = 0.0
+        held = 0.0
+        n_held = 0
+        first = np.inf
+        last = 0.0
+        for index in range(n_inputs):
+            producer = inputs[index]
+            if placed[producer] == device:
+                n_held += 1
+                held += mean_compute[producer]
+                ended = finish[producer]
+                first = min(first, ended - compute[producer, device])
+                last = max(last, ended)
+            else:
+                slot = succ_ptr[producer]
+                end = slot + n_copies[producer]
+                while slot < end and copy_device[slot] != device:
+                    slot += 1
+                if slot == end:
+                    sent += moved[producer]
+        features[device, 0] = load[device] * per_share
+        features[device, 2] = held / input_total if input_total > 0.0 else 0.0
+        features[device, 3] = _squash((horizon - first) * unit) if n_held > 0 else 0.0
+        features[device, 4] = _squash((horizon - last) * unit) if n_held > 0 else 0.0
+        features[device, 5] = _squash((start - horizon) * unit)
+        features[device, 8] = _squash(cost * unit)
+        features[device, 10] = _squash(affinity[device] * unit)
+        features[device, 12] = _squash(sent * unit)
+        features[device, 14] = 1.0 if n_held > 0 else 0.0
+        features[device, 15] = _squash((horizon - device_free[device]) * unit)
+        least_load = min(least_load, load[device])
+        least_start = min(least_start, start)
+        least_end = min(least_end, start + cost)
+        least_cost = min(least_cost, cost)
+        least_affinity = min(least_affinity, affinity[device])
+        least_sent = min(least_sent, sent)
+        # Kept in seconds until the least over all devices is known.
+        features[device, 1] = load[device]
+        features[device, 6] = start
+        features[device, 7] = start + cost
+        features[device, 9] = cost
+        features[device, 11] = affinity[device]
+        features[device, 13] = sent
+    for candidate in range(n_found):
+        device = found[candidate]
+        features[device, 1] = _squash((features[device, 1] - least_load) * unit)
+        features[device, 6] = _squash((features[device, 6] - least_start) * unit)
+        features[device, 7] = _squash((features[device, 7] - least_end) * unit)
+        features[device, 9] = _squash((features[device, 9] - least_cost) * unit)
+        features[device, 11] = _squash((features[device, 11] - least_affinity) * unit)
+        features[device, 13] = _squash((features[device, 13] - least_sent) * unit)

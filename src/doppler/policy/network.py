@@ -1,0 +1,161 @@
+"""The dual policy: SEL scores the ops, PLC the devices of an op."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from doppler.policy.encoder import Encoder
+from doppler.policy.features import (
+    DEVICE_FEATURES,
+    NODE_FEATURES,
+    FeatureSet,
+    node_features,
+)
+from doppler.policy.rollout import Weights
+from doppler.problem import Problem
+
+# Float64 normalisers of a whole episode stay exact while no logit leaves this range.
+LOGIT_RANGE = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Sizes of the networks.
+
+    Attributes
+    ----------
+    embedding : int
+        Width of the op embeddings.
+    layers : int
+        Rounds of message passing.
+    hidden : int
+        Width of PLC's hidden layer.
+    code : int
+        Width of what an op adds to the state of its device.
+    """
+
+    embedding: int = 64
+    layers: int = 4
+    hidden: int = 32
+    code: int = 8
+
+
+class Inputs(NamedTuple):
+    """What the encoder reads of a problem.
+
+    Attributes
+    ----------
+    features : float32 tensor, shape [ops, node features]
+    edges : int64 tensor, shape [2, edges]
+    """
+
+    features: Tensor
+    edges: Tensor
+
+
+class Heads(NamedTuple):
+    """What the encoder yields for one problem, once per batch of episodes.
+
+    Attributes
+    ----------
+    logits : float tensor, shape [ops]
+        SEL's, within +-10.
+    node : float tensor, shape [ops, hidden]
+        PLC's first layer, the part of the op.
+    code : float tensor, shape [ops, code]
+        What an op adds to the state of its device.
+    """
+
+    logits: Tensor
+    node: Tensor
+    code: Tensor
+
+
+def policy_inputs(problem: Problem) -> Inputs:
+    """Make the tensors that the encoder reads."""
+    edges = np.stack([problem.graph.src, problem.graph.dst]).astype(np.int64)
+    return Inputs(torch.from_numpy(node_features(problem)), torch.from_numpy(edges))
+
+
+class DualPolicy(nn.Module):
+    """SEL and PLC over one encoder. No size depends on the graph or the number of devices.
+
+    Parameters
+    ----------
+    sizes : Sizes
+    features : FeatureSet
+        The device features that PLC reads.
+    """
+
+    used: Tensor
+
+    def __init__(self, sizes: Sizes | None = None, features: FeatureSet | None = None) -> None:
+        super().__init__()
+        self.sizes = sizes or Sizes()
+        self.features = features or FeatureSet.named("full")
+        width, hidden = self.sizes.embedding, self.sizes.hidden
+        self.encoder = Encoder(len(NODE_FEATURES), width, self.sizes.layers)
+        self.select = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
+        self.node = nn.Linear(width, hidden)
+        self.code = nn.Linear(width, self.sizes.code)
+        self.first = nn.Linear(len(DEVICE_FEATURES), hidden, bias=False)
+        self.first_code = nn.Linear(self.sizes.code, hidden, bias=False)
+        self.second = nn.Linear(hidden, 1, bias=False)
+        self.direct = nn.Linear(len(DEVICE_FEATURES), 1, bias=False)
+        used = torch.tensor(self.features.used, dtype=torch.float32)
+        self.register_buffer("used", used, persistent=False)
+
+    def forward(self, inputs: Inputs) -> Heads:
+        """Encode a problem."""
+        embedded = self.encoder(*inputs)
+        raw = self.select(embedded).squeeze(-1)
+        logits = LOGIT_RANGE * torch.tanh(raw / LOGIT_RANGE)
+        return Heads(logits, self.node(embedded), self.code(embedded))
+
+    def score(self, heads: Heads, order: Tensor, features: Tensor, state: Tensor) -> Tensor:
+        """Score devices for a batch of steps.
+
+        Parameters
+        ----------
+        heads : Heads
+        order : int64 tensor, shape [..., ops]
+            The op of each step.
+        features : float tensor, shape [..., ops, devices, device features]
+        state : float tensor, shape [..., ops, devices, code]
+            Mean code of the ops on each device before the step.
+
+        Returns
+        -------
+        float tensor, shape [..., ops, devices]
+        """
+        seen = features * self.used
+        hidden = self.node_part(heads, order) + self.first(seen) + self.first_code(state)
+        score: Tensor = (self.second(torch.relu(hidden)) + self.direct(seen)).squeeze(-1)
+        return score
+
+    @staticmethod
+    def node_part(heads: Heads, order: Tensor) -> Tensor:
+        """Gather the op's part of PLC's first layer, shape [..., ops, 1, hidden]."""
+        return heads.node[order].unsqueeze(-2)
+
+    def weights(self, heads: Heads) -> Weights:
+        """Hand the rollout kernel what it needs for the problem that ``heads`` encode."""
+
+        def single(tensor: Tensor) -> npt.NDArray[np.float32]:
+            return np.ascontiguousarray(tensor.detach().numpy(), np.float32)
+
+        return Weights(
+            heads.logits.detach().double().numpy(),
+            single(heads.node),
+            single(heads.code),
+            single((self.first.weight * self.used).T),
+            single(self.first_code.weight.T),
+            single(self.second.weight[0]),
+            single(self.direct.weight[0] * self.used),
+        )

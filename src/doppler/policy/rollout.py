@@ -1,0 +1,474 @@
+"""Episodes: SEL picks the next op, PLC its device, until every op is placed; compiled.
+
+SEL's logits do not change within an episode, so that drawing the next op from the softmax over the
+candidates is an exponential race (the memoryless property; see Gumbel-max and Efraimidis and
+Spirakis, "Weighted random sampling with a reservoir", 2006): an op that becomes a candidate when
+the race's clock shows t holds the ticket t + Exp(1) / exp(logit), and the smallest ticket wins and
+sets the clock. Greedy, the highest logit wins.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from doppler.heuristics.partial import Partial, empty, gather, make_partial, place
+from doppler.heuristics.room import Room, choices, clear, make_room, take
+from doppler.policy.features import DEVICE_FEATURES, Scales, device_features, scales
+from doppler.problem import Problem
+from doppler.simulator.kernel import Workspace, heap_pop, heap_push, make_workspace, run
+from doppler.simulator.memory import peak_memory
+
+FloatArray = npt.NDArray[np.float64]
+SingleArray = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int32]
+BoolArray = npt.NDArray[np.bool_]
+
+GREEDY, SAMPLE, FOLLOW = 0, 1, 2
+
+
+class Weights(NamedTuple):
+    """What the rollout needs of the policies, for one problem.
+
+    Attributes
+    ----------
+    logits : float64 array, shape [ops]
+        SEL's, within +-10.
+    node : float32 array, shape [ops, hidden]
+        PLC's first layer, the part of the op, bias included.
+    code : float32 array, shape [ops, code]
+        What an op adds to the sum over the ops of its device.
+    first : float32 array, shape [device features, hidden]
+    first_code : float32 array, shape [code, hidden]
+    second : float32 array, shape [hidden]
+    direct : float32 array, shape [device features]
+        From the device features straight to the score.
+    """
+
+    logits: FloatArray
+    node: SingleArray
+    code: SingleArray
+    first: SingleArray
+    first_code: SingleArray
+    second: SingleArray
+    direct: SingleArray
+
+
+class Record(NamedTuple):
+    """What happened in a batch of episodes, for the learner; by step.
+
+    Attributes
+    ----------
+    order : int32 array, shape [episodes, ops]
+        The ops as SEL chose them.
+    choice : int32 array, shape [episodes, ops]
+        The devices that PLC chose.
+    allowed : bool array, shape [episodes, ops, devices]
+        The devices that PLC could choose from.
+    features : float32 array, shape [episodes, ops, devices, device features]
+    """
+
+    order: IntArray
+    choice: IntArray
+    allowed: BoolArray
+    features: SingleArray
+
+
+class Scratch(NamedTuple):
+    """Scratch arrays of one thread.
+
+    Attributes
+    ----------
+    partial : Partial
+    room : Room
+    work : Workspace
+    missing : int32 array, shape [ops]
+    keys, heap : float64, int32 array, shape [ops]
+        The race: candidates by ticket.
+    found : int32 array, shape [devices]
+    scores : float64 array, shape [devices]
+    load, affinity : float64 array, shape [devices]
+    codes : float32 array, shape [devices, code]
+        Sum of the codes of the ops on each device.
+    members : float32 array, shape [devices]
+        Number of ops on each device.
+    hidden : float32 array, shape [hidden]
+    features : float64 array, shape [devices, device features]
+    starts : float64 array, shape [devices]
+    """
+
+    partial: Partial
+    room: Room
+    work: Workspace
+    missing: IntArray
+    keys: FloatArray
+    heap: IntArray
+    found: IntArray
+    scores: FloatArray
+    load: FloatArray
+    affinity: FloatArray
+    codes: SingleArray
+    members: SingleArray
+    hidden: SingleArray
+    features: FloatArray
+    starts: FloatArray
+
+
+def make_scratch(problem: Problem, hidden: int, code: int) -> Scratch:
+    """Allocate the scratch arrays of one thread."""
+    arrays = problem.arrays
+    n_ops, n_devices = arrays.compute.shape
+    edges = problem.graph.n_edges if problem.may_overflow else 0
+    return Scratch(
+        make_partial(arrays),
+        make_room(arrays),
+        make_workspace(n_ops, n_devices, edges),
+        np.empty(n_ops, np.int32),
+        np.empty(n_ops),
+        np.empty(n_ops, np.int32),
+        np.empty(n_devices, np.int32),
+        np.empty(n_devices),
+        np.empty(n_devices),
+        np.empty(n_devices),
+        np.empty((n_devices, code), np.float32),
+        np.empty(n_devices, np.float32),
+        np.empty(hidden, np.float32),
+        np.empty((n_devices, len(DEVICE_FEATURES))),
+        np.empty(n_devices),
+    )
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "arcp", "nsz"})
+def score_devices(  # type: ignore[no-untyped-def]
+    weights, op, found, n_found, features, codes, members, hidden, scores
+):
+    """Score the candidate devices of an op: a hidden layer with relu, and a direct linear part.
+
+    O(devices x hidden x (device features + code)).
+
+    Parameters
+    ----------
+    found : int32 array, shape [devices]
+        The first ``n_found`` are the candidates.
+    features : float64 array, shape [devices, device features]
+    codes : float32 array, shape [devices, code]
+        Sum of the codes of the ops on each device.
+    members : float32 array, shape [devices]
+        Number of ops on each device.
+    hidden : float32 array, shape [hidden]
+        Scratch.
+    scores : float64 array, shape [devices]
+        Filled, in the order of ``found``.
+    """
+    node, first, first_code = weights.node, weights.first, weights.first_code
+    second, direct = weights.second, weights.direct
+    size = len(hidden)
+    for candidate in range(n_found):
+        device = found[candidate]
+        share = np.float32(1.0) / (np.float32(1.0) + members[device])
+        score = np.float32(0.0)
+        for unit in range(size):
+            hidden[unit] = node[op, unit]
+        for feature in range(features.shape[1]):
+            value = np.float32(features[device, feature])
+            score += value * direct[feature]
+            for unit in range(size):
+                hidden[unit] += value * first[feature, unit]
+        for index in range(codes.shape[1]):
+            value = codes[device, index] * share
+            for unit in range(size):
+                hidden[unit] += value * first_code[index, unit]
+        for unit in range(size):
+            score += max(hidden[unit], np.float32(0.0)) * second[unit]
+        scores[candidate] = score
+
+
+@njit(cache=True, nogil=True)
+def _ticket(logit, clock, mode):  # type: ignore[no-untyped-def]
+    if mode == SAMPLE:
+        return clock + np.random.exponential() * np.exp(-logit)
+    return -logit
+
+
+@njit(cache=True, nogil=True)
+def episode(arrays, scale, weights, mode, seed, scratch, order, choice, allowed, features):  # type: ignore[no-untyped-def]
+    """Place every op once.
+
+    O((V + E) log V + V x devices x hidden x features).
+
+    Invariant: the candidates are the ops whose producers are all placed.
+
+    Parameters
+    ----------
+    arrays : Arrays
+    scale : Scales
+    weights : Weights
+    mode : int
+        ``GREEDY``; ``SAMPLE``; or ``FOLLOW``: take ``order`` and ``choice`` as they are, to record
+        what the policies would have seen.
+    seed : int
+    scratch : Scratch
+    order, choice : int32 array, shape [ops]
+        By step: the op, its device.
+    allowed : bool array, shape [ops, devices] or [0, 0]
+        Recorded by step, unless empty.
+    features : float32 array, shape [ops, devices, device features] or [0, 0, 0]
+        Recorded by step, unless empty.
+    """
+    np.random.seed(seed)
+    n_ops = len(order)
+    partial, room = scratch.partial, scratch.room
+    missing, keys, heap = scratch.missing, scratch.keys, scratch.heap
+    found, scores, load, seen = scratch.found, scratch.scores, scratch.load, scratch.features
+    codes, members = scratch.codes, scratch.members
+    logits, code = weights.logits, weights.code
+    succ_ptr, succ = arrays.succ_ptr, arrays.succ
+    pred_ptr, compute = arrays.pred_ptr, arrays.compute
+    recorded = len(features) > 0
+    empty(partial)
+    clear(room)
+    load[:] = 0.0
+    codes[:] = 0.0
+    members[:] = 0.0
+    size = 0
+    for op in range(n_ops):
+        missing[op] = pred_ptr[op + 1] - pred_ptr[op]
+        if missing[op] == 0 and mode != FOLLOW:
+            heap_push(keys, heap, 0, size, _ticket(logits[op], 0.0, mode), op)
+            size += 1
+    for step in range(n_ops):
+        clock = 0.0
+        if mode == FOLLOW:
+            op = order[step]
+        else:
+            op = heap[0]
+            clock = keys[0]
+            heap_pop(keys, heap, 0, size)
+            size -= 1
+            order[step] = op
+        n_inputs = gather(arrays, partial, op)
+        n_found = choices(room, op, found)
+        device_features(
+            arrays,
+            scale,
+            partial,
+            load,
+            found,
+            n_found,
+            n_inputs,
+            op,
+            scratch.affinity,
+            scratch.starts,
+            seen,
+        )
+        if recorded:
+            for candidate in range(n_found):
+                device = found[candidate]
+                allowed[step, device] = True
+                for feature in range(seen.shape[1]):
+                    features[step, device, feature] = seen[device, feature]
+        if mode == FOLLOW:
+            device = choice[step]
+        else:
+            score_devices(weights, op, found, n_found, seen, codes, members, scratch.hidden, scores)
+            best = -np.inf
+            device = found[0]
+            for candidate in range(n_found):
+                score = scores[candidate]
+                if mode == SAMPLE:
+                    # Gumbel-max: the softmax over the scores.
+                    score -= np.log(np.random.exponential())
+                if score > best:
+                    best = score
+                    device = found[candidate]
+            choice[step] = device
+        place(arrays, partial, n_inputs, op, device)
+        take(room, op, device)
+        load[device] += compute[op, device]
+        members[device] += np.float32(1.0)
+        for index in range(codes.shape[1]):
+            codes[device, index] += code[op, index]
+        if mode == FOLLOW:
+            continue
+        for edge in range(succ_ptr[op], succ_ptr[op + 1]):
+            consumer = succ[edge]
+            missing[consumer] -= 1
+            if missing[consumer] == 0:
+                heap_push(keys, heap, 0, size, _ticket(logits[consumer], clock, mode), consumer)
+                size += 1
+
+
+@njit(cache=True, nogil=True)
+def _episodes(  # type: ignore[no-untyped-def]
+    arrays, scale, weights, mode, seeds, limited, by_priority, scratch, record, makespans, overflow
+):
+    n_ops = arrays.compute.shape[0]
+    devices = np.empty(n_ops, np.int32)
+    priority = np.empty(n_ops if by_priority else 0, np.int32)
+    for index in range(len(seeds)):
+        episode(
+            arrays,
+            scale,
+            weights,
+            mode,
+            seeds[index],
+            scratch,
+            record.order[index],
+            record.choice[index],
+            record.allowed[index],
+            record.features[index],
+        )
+        if mode == FOLLOW:
+            continue
+        for step in range(n_ops):
+            op = record.order[index, step]
+            devices[op] = record.choice[index, step]
+            if by_priority:
+                priority[op] = step
+        makespans[index], n_sent = run(arrays, devices, priority, 0.0, 0, limited, scratch.work)
+        overflow[index] = 0.0
+        if limited:
+            peak = peak_memory(arrays, devices, scratch.work, n_sent)
+            for device in range(len(peak)):
+                over = peak[device] / arrays.capacity[device] - 1.0
+                overflow[index] += max(0.0, over)
+
+
+@dataclass(frozen=True, eq=False)
+class Episodes:
+    """A batch of episodes of one problem.
+
+    Attributes
+    ----------
+    record : Record
+    makespans : float64 array, shape [episodes]
+        Simulated seconds.
+    overflow : float64 array, shape [episodes]
+        Memory beyond the capacity, as a share of it, summed over the devices.
+    """
+
+    record: Record
+    makespans: FloatArray
+    overflow: FloatArray
+
+    def devices(self, index: int) -> IntArray:
+        """Device of each op in one episode, shape [ops]."""
+        devices = np.empty(self.record.order.shape[1], np.int32)
+        devices[self.record.order[index]] = self.record.choice[index]
+        return devices
+
+    def priority(self, index: int) -> IntArray:
+        """Rank of each op in SEL's order in one episode, shape [ops]."""
+        order = self.record.order[index]
+        rank = np.empty(len(order), np.int32)
+        rank[order] = np.arange(len(order), dtype=np.int32)
+        return rank
+
+
+class Roller:
+    """Plays episodes of one problem on every core.
+
+    Parameters
+    ----------
+    problem : Problem
+    threads : int, optional
+        By default one per core.
+    """
+
+    def __init__(self, problem: Problem, threads: int | None = None) -> None:
+        self.problem = problem
+        self.threads = threads or os.cpu_count() or 1
+        self.scales: Scales = scales(problem)
+        self._scratch: dict[tuple[int, int, int], Scratch] = {}
+
+    def play(
+        self,
+        weights: Weights,
+        mode: int,
+        seeds: Sequence[int],
+        *,
+        recorded: bool = False,
+        runtime: str = "priority",
+    ) -> Episodes:
+        """Play one episode per seed and simulate the placements.
+
+        Parameters
+        ----------
+        weights : Weights
+        mode : int
+            ``GREEDY`` or ``SAMPLE``.
+        seeds : sequence of int
+        recorded : bool
+            Whether to keep what the learner needs.
+        runtime : {"priority", "fifo"}
+            Whether the simulated run-time honours SEL's order.
+        """
+        record = self._record(len(seeds), recorded)
+        return self._run(weights, mode, seeds, record, runtime)
+
+    def follow(self, weights: Weights, order: IntArray, choice: IntArray) -> Episodes:
+        """Record what the policies would see along given episodes, shape [episodes, ops] each."""
+        record = self._record(len(order), True)
+        record.order[:] = order
+        record.choice[:] = choice
+        return self._run(weights, FOLLOW, range(len(order)), record, "priority")
+
+    def _record(self, count: int, recorded: bool) -> Record:
+        n_ops, n_devices = self.problem.n_ops, self.problem.n_devices
+        kept = n_ops if recorded else 0
+        return Record(
+            np.empty((count, n_ops), np.int32),
+            np.empty((count, n_ops), np.int32),
+            np.zeros((count, kept, n_devices), np.bool_),
+            np.zeros((count, kept, n_devices, len(DEVICE_FEATURES)), np.float32),
+        )
+
+    def _run(
+        self, weights: Weights, mode: int, seeds: Sequence[int], record: Record, runtime: str
+    ) -> Episodes:
+        count = len(seeds)
+        seeded = np.asarray(seeds, np.int64) % 2**32
+        makespans = np.full(count, np.nan)
+        overflow = np.zeros(count)
+        workers = max(1, min(self.threads, count))
+
+        def part(index: int) -> None:
+            chunk = slice(index * count // workers, (index + 1) * count // workers)
+            _episodes(
+                self.problem.arrays,
+                self.scales,
+                weights,
+                mode,
+                seeded[chunk],
+                self.problem.may_overflow,
+                runtime == "priority",
+                self._scratch_of(index, weights),
+                Record(
+                    record.order[chunk],
+                    record.choice[chunk],
+                    record.allowed[chunk],
+                    record.features[chunk],
+                ),
+                makespans[chunk],
+                overflow[chunk],
+            )
+
+        if workers == 1:
+            part(0)
+        else:
+            with ThreadPoolExecutor(workers) as pool:
+                list(pool.map(part, range(workers)))
+        return Episodes(record, makespans, overflow)
+
+    def _scratch_of(self, index: int, weights: Weights) -> Scratch:
+        key = (index, weights.node.shape[1], weights.code.shape[1])
+        if key not in self._scratch:
+            self._scratch[key] = make_scratch(self.problem, key[1], key[2])
+        return self._scratch[key]

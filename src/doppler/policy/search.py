@@ -1,0 +1,160 @@
+"""The doppler method: the policy's greedy episode, sampled episodes, then local search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from doppler.cluster import Cluster
+from doppler.graph import Graph
+from doppler.heuristics.base import Deadline, Solution
+from doppler.heuristics.critical_path import critical_path_trace
+from doppler.heuristics.local_search import Annealer, fitting_solution, rank_of
+from doppler.heuristics.sibling_affinity import sibling_affinity_trace
+from doppler.placement import Placement
+from doppler.policy.network import DualPolicy, Sizes, policy_inputs
+from doppler.policy.rollout import GREEDY, SAMPLE, Roller
+from doppler.problem import Problem
+from doppler.simulator import simulate
+
+# Share of the budget that goes into sampled episodes before the local search.
+SAMPLING_SHARE = 0.1
+BATCH = 16
+# What a greedy episode that does not fit in memory is worth, whatever the budget.
+RESCUE_SECONDS = 1.0
+KEPT = 8
+
+
+@dataclass(frozen=True, eq=False)
+class _Entry:
+    placement: Placement
+    overflow: float
+    makespan: float
+    origin: str
+
+
+class _Pool:
+    """The best few placements so far; those that fit in memory come before those that do not."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.evaluations = 0
+        self._entries: list[_Entry] = []
+
+    def offer(self, placement: Placement, makespan: float, overflow: float, origin: str) -> None:
+        self.evaluations += 1
+        self._entries.append(_Entry(placement, overflow, makespan, origin))
+        self._entries.sort(key=lambda entry: (entry.overflow, entry.makespan))
+        del self._entries[KEPT:]
+
+    @property
+    def fits(self) -> bool:
+        return self._entries[0].overflow == 0.0
+
+    @property
+    def best(self) -> float:
+        return self._entries[0].makespan if self.fits else np.inf
+
+    def placements(self, count: int) -> list[Placement]:
+        return [entry.placement for entry in self._entries[:count]]
+
+    def solution(self, seconds: float) -> Solution:
+        winner = self._entries[0]
+        return fitting_solution(
+            self.problem, winner.placement, self.evaluations, seconds, winner.origin
+        )
+
+
+def search(
+    problem: Problem,
+    policy: DualPolicy,
+    *,
+    budget: float = 2.0,
+    seed: int = 0,
+    runtime: str = "priority",
+    samples: int | None = None,
+) -> Solution:
+    """Place a problem with a policy.
+
+    The best of the greedy episode, of sampled episodes and two list schedules (a tenth of the
+    budget), and of annealing from the best of them (the rest). A budget of 0 is the greedy episode
+    alone, unless that does not fit in memory: then the others are tried as well, for a second.
+
+    Parameters
+    ----------
+    problem : Problem
+    policy : DualPolicy
+    budget : float
+        Seconds.
+    seed : int
+    runtime : {"priority", "fifo"}
+        The run-time that the episodes are scored for.
+    samples : int, optional
+        Sample exactly so many episodes besides the greedy one and search no further, whatever the
+        budget.
+
+    Raises
+    ------
+    MemoryLimitError
+        If no placement was found that fits in memory; says how much is missing where.
+    """
+    warm_up(policy)
+    deadline = Deadline(budget)
+    with torch.no_grad():
+        weights = policy.weights(policy(policy_inputs(problem)))
+    roller = Roller(problem)
+    pool = _Pool(problem)
+    rng = np.random.default_rng([seed, 1])
+
+    def play(mode: int, count: int, origin: str) -> None:
+        seeds = rng.integers(2**31, size=count).tolist()
+        episodes = roller.play(weights, mode, seeds, runtime=runtime)
+        for index in range(count):
+            placement = Placement(episodes.devices(index), episodes.priority(index))
+            cost = float(episodes.makespans[index])
+            pool.offer(placement, cost, float(episodes.overflow[index]), origin)
+
+    play(GREEDY, 1, "greedy episode")
+    if samples is not None:
+        while pool.evaluations <= samples:
+            play(SAMPLE, min(BATCH, samples + 1 - pool.evaluations), "sampled episode")
+        return pool.solution(deadline.elapsed)
+    if not pool.fits:
+        deadline.budget = max(deadline.budget, deadline.elapsed + RESCUE_SECONDS)
+    floor = problem.lower_bound * (1 + 1e-9)
+    while deadline.elapsed < SAMPLING_SHARE * deadline.budget and pool.best > floor:
+        play(SAMPLE, BATCH, "sampled episode")
+    if deadline.left > 0 and pool.best > floor:
+        annealer = Annealer(problem)
+        for trace in (sibling_affinity_trace, critical_path_trace):
+            order, devices, _ = trace(problem, seed)
+            placement = Placement(devices, rank_of(order))
+            result = simulate(problem, placement)
+            over = np.maximum(result.peak_memory / problem.arrays.capacity - 1.0, 0.0)
+            pool.offer(placement, result.makespan, float(over.sum()), "list schedule")
+        starts = pool.placements(annealer.threads)
+        placement, cost, evaluations = annealer.refine(starts, deadline, seed)
+        pool.evaluations += evaluations
+        pool.offer(placement, cost, 0.0, "local search from the policy's episodes")
+    return pool.solution(deadline.elapsed)
+
+
+@lru_cache(maxsize=1)
+def _compile(sizes: Sizes) -> None:
+    graph = Graph.from_arrays([0, 0, 1, 2], [1, 2, 3, 3], np.ones(4), np.ones(4))
+    problem = Problem(graph, Cluster.uniform(2))
+    policy = DualPolicy(sizes)
+    weights = policy.weights(policy(policy_inputs(problem)))
+    Roller(problem).play(weights, GREEDY, [0])
+    order, devices, _ = sibling_affinity_trace(problem)
+    critical_path_trace(problem)
+    start = Placement(devices, rank_of(order))
+    Annealer(problem, threads=1).refine([start], Deadline(0.05), 0)
+
+
+def warm_up(policy: DualPolicy) -> None:
+    """Compile, or load from the cache, what a search runs, so that its budget is for searching."""
+    _compile(policy.sizes)
