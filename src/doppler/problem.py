@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import cached_property
 from typing import NamedTuple
 
@@ -151,6 +152,19 @@ class Problem:
                 weights = weights * np.exp(0.5 / (1 + step) * (load / load.max() - 1))
                 weights /= weights.sum()
         return best
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of everything that the kernels read, in hexadecimal.
+
+        Equal problems have equal fingerprints, whatever their graphs and clusters are called.
+        """
+        digest = hashlib.sha256()
+        for value in self.arrays:
+            array = np.ascontiguousarray(value)
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(array.tobytes())
+        return digest.hexdigest()
 
     def longest_path(self, op_seconds: FloatArray, transfers: bool = False) -> float:
         """Length of the longest path, in seconds, with the given time of each op."""

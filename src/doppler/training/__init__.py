@@ -1,0 +1,1 @@
+"""How the policies learn: imitation of a teacher, then reinforcement on the simulator."""

@@ -1,0 +1,64 @@
+"""A problem to train on, with what every update of it needs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from doppler.policy.network import DualPolicy, policy_inputs
+from doppler.policy.rollout import Roller
+from doppler.problem import Problem
+
+
+class TrainingCase:
+    """A named problem to train on.
+
+    Parameters
+    ----------
+    name : str
+        For metrics, ``graph@cluster``.
+    problem : Problem
+
+    Attributes
+    ----------
+    inputs : Inputs
+        What the encoder reads.
+    roller : Roller
+        Plays the episodes.
+    """
+
+    def __init__(self, name: str, problem: Problem) -> None:
+        self.name = name
+        self.problem = problem
+        self.inputs = policy_inputs(problem)
+        self.roller = Roller(problem)
+
+
+def new_policy(seed: int, **parts: Any) -> DualPolicy:
+    """Make a policy with seeded weights; ``parts`` as for :class:`DualPolicy`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return DualPolicy(**parts)
+
+
+def run_digest(
+    policy: DualPolicy, cases: Sequence[TrainingCase], settings: Mapping[str, Any], *more: bytes
+) -> str:
+    """Identify a training run: its start, its problems and its settings.
+
+    A checkpoint continues a run only if the digests are equal.
+    """
+    digest = hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode())
+    digest.update(policy.features.name.encode())
+    for name, tensor in policy.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.numpy().tobytes())
+    for case in cases:
+        digest.update(f"{case.name} {case.problem.fingerprint}".encode())
+    for part in more:
+        digest.update(part)
+    return digest.hexdigest()

@@ -1,0 +1,98 @@
+"""Stage I: imitate a teacher's traces."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from doppler.policy.likelihood import log_probabilities
+from doppler.policy.network import DualPolicy
+from doppler.training.case import TrainingCase, run_digest
+from doppler.training.loop import Loop, Progress, Schedule, Tracker
+from doppler.training.traces import Traces
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ImitationSettings:
+    """Settings of Stage I.
+
+    Attributes
+    ----------
+    schedule : Schedule
+    traces : int
+        Traces in each update.
+    """
+
+    schedule: Schedule
+    traces: int = 4
+
+
+def imitate(
+    policy: DualPolicy,
+    cases: Sequence[TrainingCase],
+    traces: Sequence[Traces],
+    settings: ImitationSettings,
+    *,
+    seed: int = 0,
+    state: str | Path | None = None,
+    tracker: Tracker | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Raise the likelihood of a teacher's choices.
+
+    Each update takes some traces of one case. SEL learns the teacher's order; PLC learns the set
+    of devices that the teacher held for equally good: its loss is -log of their total probability.
+
+    Parameters
+    ----------
+    policy : DualPolicy
+        Changed in place.
+    cases : sequence of TrainingCase
+    traces : sequence of Traces
+        Of each case.
+    settings : ImitationSettings
+    seed : int
+    state : path-like, optional
+        Checkpoint file, by which a killed run goes on where it was.
+    tracker : Tracker, optional
+        Receives ``select_loss`` and ``place_loss`` (per step), ``place_accuracy``, and others.
+    progress : callable, optional
+        See :class:`Loop`.
+    """
+    parts = [trace.fingerprint.encode() + trace.choice.tobytes() for trace in traces]
+    digest = run_digest(policy, cases, {"seed": seed, **dataclasses.asdict(settings)}, *parts)
+    loop = Loop(policy, settings.schedule, digest, state=state, tracker=tracker, progress=progress)
+
+    def update(number: int) -> tuple[Tensor, dict[str, float]]:
+        rng = np.random.default_rng([seed, 1, number])
+        index = pick_case(seed, number, len(cases))
+        case, shown = cases[index], traces[index]
+        count = min(settings.traces, len(shown.order))
+        picked = rng.choice(len(shown.order), count, replace=False)
+        order, choice, tied = shown.order[picked], shown.choice[picked], shown.tied[picked]
+        heads = policy(case.inputs)
+        episodes = case.roller.follow(policy.weights(heads), order, choice)
+        found = log_probabilities(policy, heads, case.problem, episodes.record)
+        right = torch.from_numpy(tied & episodes.record.allowed)
+        place = torch.logsumexp(found.place.masked_fill(~right, -torch.inf), dim=-1)
+        select_loss, place_loss = -found.select.mean(), -place.mean()
+        best = found.place.argmax(dim=-1, keepdim=True)
+        accuracy = right.gather(-1, best).double().mean()
+        return select_loss + place_loss, {
+            "select_loss": float(select_loss),
+            "place_loss": float(place_loss),
+            "place_accuracy": float(accuracy),
+        }
+
+    loop.run(update)
+
+
+def pick_case(seed: int, number: int, count: int) -> int:
+    """Return the case of an update: a new random order of all of them in every round."""
+    round_, position = divmod(number, count)
+    return int(np.random.default_rng([seed, 2, round_]).permutation(count)[position])

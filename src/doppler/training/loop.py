@@ -1,0 +1,202 @@
+"""The loop that both stages share: optimiser, schedule, metrics, checkpoints."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from doppler.errors import CheckpointError
+from doppler.files import write_atomic
+from doppler.policy.network import DualPolicy
+from doppler.training.incumbent import Incumbents
+
+FORMAT = "doppler-training-state"
+CHECKPOINT_SECONDS = 10.0
+
+Update = Callable[[int], tuple[Tensor, dict[str, float]]]
+Progress = Callable[[int, int, Mapping[str, float]], None]
+
+
+class Tracker(Protocol):
+    """Receives metrics, see :mod:`doppler.tracking`."""
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Record ``metrics`` of ``step``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How to optimise.
+
+    Attributes
+    ----------
+    updates : int
+    learning_rate, final_learning_rate : float
+        Of Adam (Kingma and Ba, 2015); falls geometrically from one to the other.
+    gradient_norm : float
+        Longer gradients are scaled down to it.
+    log_every : int
+        Updates between two rows of metrics, which are means over them.
+    """
+
+    updates: int
+    learning_rate: float = 1e-3
+    final_learning_rate: float = 1e-4
+    gradient_norm: float = 1.0
+    log_every: int = 10
+
+
+class Loop:
+    """Runs updates of a policy and survives being killed between any two of them.
+
+    What an update draws depends on its number alone, so a run that resumes from a checkpoint ends
+    with the same weights and metrics as one that was never stopped.
+
+    Parameters
+    ----------
+    policy : DualPolicy
+        Changed in place.
+    schedule : Schedule
+    digest : str
+        Identifies the run; a checkpoint with another digest is not continued but replaced.
+    state : path-like, optional
+        Checkpoint file. Left out: none is written.
+    tracker : Tracker, optional
+    progress : callable, optional
+        Called after every update with (done, all, metrics).
+    checkpoint_seconds : float
+        Time between two checkpoints.
+    """
+
+    def __init__(
+        self,
+        policy: DualPolicy,
+        schedule: Schedule,
+        digest: str,
+        *,
+        state: str | Path | None = None,
+        tracker: Tracker | None = None,
+        progress: Progress | None = None,
+        checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    ) -> None:
+        self.policy = policy
+        self.schedule = schedule
+        self.digest = digest
+        self.state = None if state is None else Path(state)
+        self.tracker = tracker
+        self.progress = progress
+        self.checkpoint_seconds = checkpoint_seconds
+        self.incumbents = Incumbents()
+        self.optimizer = torch.optim.Adam(policy.parameters(), schedule.learning_rate)
+        self._sums: dict[str, float] = {}
+        self._summed = 0
+
+    def run(self, update: Update) -> None:
+        """Run the updates that are left; afterwards the checkpoint is gone.
+
+        Parameters
+        ----------
+        update : callable
+            From the number of the update to the loss and its metrics.
+        """
+        schedule = self.schedule
+        begin = self._restore()
+        saved = time.monotonic()
+        for number in range(begin, schedule.updates):
+            share = number / max(1, schedule.updates - 1)
+            rate = (
+                schedule.learning_rate
+                * (schedule.final_learning_rate / schedule.learning_rate) ** share
+            )
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            loss, metrics = update(number)
+            self.optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), schedule.gradient_norm)
+            self.optimizer.step()
+            self._log(number + 1, {**metrics, "gradient_norm": float(norm), "learning_rate": rate})
+            if time.monotonic() - saved >= self.checkpoint_seconds:
+                self._save(number + 1)
+                saved = time.monotonic()
+        if self.state is not None:
+            self.state.unlink(missing_ok=True)
+
+    def _log(self, done: int, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value
+        self._summed += 1
+        if done % self.schedule.log_every == 0 or done == self.schedule.updates:
+            if self.tracker is not None:
+                means = {name: total / self._summed for name, total in self._sums.items()}
+                self.tracker.log(means, done)
+            self._sums, self._summed = {}, 0
+        if self.progress is not None:
+            self.progress(done, self.schedule.updates, metrics)
+
+    def _save(self, done: int) -> None:
+        if self.state is None:
+            return
+        tensors = {f"policy/{k}": v for k, v in self.policy.state_dict().items()}
+        for index, moments in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"adam/{index}/{name}": tensor for name, tensor in moments.items()}
+        tensors |= {f"incumbent/{k}": v for k, v in self.incumbents.tensors().items()}
+        header = {
+            "format": FORMAT,
+            "digest": self.digest,
+            "done": done,
+            "sums": self._sums,
+            "summed": self._summed,
+            "incumbents": self.incumbents.header(),
+        }
+        content = save(
+            {k: v.contiguous() for k, v in tensors.items()}, {"doppler": json.dumps(header)}
+        )
+        write_atomic(self.state, content)
+
+    def _restore(self) -> int:
+        """Take up the checkpoint of this run, if there is one; return the updates done."""
+        if self.state is None or not self.state.exists():
+            return 0
+        try:
+            with safe_open(self.state, framework="pt") as file:
+                header = json.loads((file.metadata() or {}).get("doppler", "{}"))
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError, ValueError):
+            raise CheckpointError(
+                f"{self.state}: corrupt, or not a training checkpoint; remove it to start anew"
+            ) from None
+        if header.get("format") != FORMAT:
+            raise CheckpointError(
+                f"{self.state}: not a training checkpoint; remove it to start anew"
+            )
+        if header["digest"] != self.digest:
+            return 0
+
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {
+                name.removeprefix(prefix): tensor
+                for name, tensor in tensors.items()
+                if name.startswith(prefix)
+            }
+
+        self.policy.load_state_dict(part("policy/"))
+        adam: dict[str, Any] = self.optimizer.state_dict()
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in part("adam/").items():
+            index, moment = name.split("/")
+            moments.setdefault(int(index), {})[moment] = tensor
+        adam["state"] = moments
+        self.optimizer.load_state_dict(adam)
+        self.incumbents.restore(header["incumbents"], part("incumbent/"))
+        self._sums, self._summed = dict(header["sums"]), header["summed"]
+        return int(header["done"])

@@ -1,0 +1,118 @@
+"""Stage II: reinforcement learning on the simulator."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from doppler.policy.likelihood import log_probabilities
+from doppler.policy.network import DualPolicy
+from doppler.policy.rollout import SAMPLE
+from doppler.training.case import TrainingCase, run_digest
+from doppler.training.imitation import pick_case
+from doppler.training.incumbent import Incumbents
+from doppler.training.loop import Loop, Progress, Schedule, Tracker
+
+# What memory beyond the capacity costs, as makespans per capacity.
+OVERFLOW_WEIGHT = 10.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReinforceSettings:
+    """Settings of Stage II.
+
+    Attributes
+    ----------
+    schedule : Schedule
+    episodes : int
+        Episodes of one case in each update; they are one another's baseline.
+    entropy : float
+        Weight of PLC's mean entropy in the objective.
+    runtime : {"priority", "fifo"}
+        Whether the simulated run-time honours SEL's order.
+    """
+
+    schedule: Schedule
+    episodes: int = 32
+    entropy: float = 0.0
+    runtime: str = "priority"
+
+
+def reinforce(
+    policy: DualPolicy,
+    cases: Sequence[TrainingCase],
+    settings: ReinforceSettings,
+    *,
+    seed: int = 0,
+    state: str | Path | None = None,
+    tracker: Tracker | None = None,
+    progress: Progress | None = None,
+) -> Incumbents:
+    """Lower the simulated makespan of the policy's episodes by REINFORCE.
+
+    Williams, "Simple statistical gradient-following algorithms for connectionist reinforcement
+    learning", 1992, with the batch as its own baseline: the advantage of an episode is
+    (mean cost of the batch - its cost) / standard deviation. An episode that overflows memory
+    costs more than its makespan.
+
+    Parameters
+    ----------
+    policy : DualPolicy
+        Changed in place.
+    cases : sequence of TrainingCase
+        Each update plays one of them; all have their turn before any has its next.
+    settings : ReinforceSettings
+    seed : int
+    state : path-like, optional
+        Checkpoint file, by which a killed run goes on where it was.
+    tracker : Tracker, optional
+        Receives ``ratio_to_bound`` (mean makespan over the case's lower bound),
+        ``ratio_to_incumbent`` and others.
+    progress : callable, optional
+        See :class:`Loop`.
+
+    Returns
+    -------
+    Incumbents
+        The best placement of each case and the episode that found it.
+    """
+    digest = run_digest(policy, cases, {"seed": seed, **dataclasses.asdict(settings)})
+    loop = Loop(policy, settings.schedule, digest, state=state, tracker=tracker, progress=progress)
+
+    def update(number: int) -> tuple[Tensor, dict[str, float]]:
+        rng = np.random.default_rng([seed, 3, number])
+        case = cases[pick_case(seed, number, len(cases))]
+        seeds = rng.integers(2**31, size=settings.episodes).tolist()
+        heads = policy(case.inputs)
+        episodes = case.roller.play(
+            policy.weights(heads), SAMPLE, seeds, recorded=True, runtime=settings.runtime
+        )
+        loop.incumbents.offer(case.name, episodes)
+        cost = episodes.makespans * (1.0 + OVERFLOW_WEIGHT * episodes.overflow)
+        deviation = float(cost.std())
+        scale = 1.0 / deviation if deviation > 1e-9 * float(cost.mean()) else 0.0
+        advantage = torch.from_numpy((cost.mean() - cost) * scale)
+        found = log_probabilities(policy, heads, case.problem, episodes.record)
+        choice = torch.from_numpy(episodes.record.choice.astype(np.int64)).unsqueeze(-1)
+        taken = found.select.sum(dim=1) + found.place.gather(-1, choice).squeeze(-1).sum(dim=1)
+        loss = -(advantage * taken).mean()
+        entropy = torch.zeros(())
+        if settings.entropy > 0:
+            finite = found.place.masked_fill(found.place == -torch.inf, 0.0)
+            entropy = -(finite.exp() * finite).sum(dim=-1).sum(dim=1).mean()
+            loss = loss - settings.entropy * entropy
+        incumbent = loop.incumbents.best.get(case.name)
+        best = incumbent.makespan if incumbent is not None else float(cost.min())
+        mean = float(episodes.makespans.mean())
+        return loss, {
+            "ratio_to_bound": mean / max(case.problem.lower_bound, 1e-300),
+            "ratio_to_incumbent": mean / max(best, 1e-300),
+        }
+
+    loop.run(update)
+    return loop.incumbents
