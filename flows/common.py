@@ -5,13 +5,17 @@ Import ``flow`` and ``task`` from here: Prefect reads its settings as it is impo
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from doppler import Cluster, Problem, load_graph
 from doppler.errors import DopplerError
-from doppler.params import Params, load_params
+from doppler.files import write_atomic
+from doppler.params import Case, Params, load_params
 
 if TYPE_CHECKING:
     from prefect import Task
@@ -34,11 +38,23 @@ SETTINGS = {
 for _name, _value in SETTINGS.items():
     os.environ.setdefault(_name, _value)
 
-from prefect import flow, get_run_logger, task  # noqa: E402
+from prefect import flow, task  # noqa: E402
 from prefect.artifacts import create_markdown_artifact  # noqa: E402
 from prefect.cache_policies import NO_CACHE  # noqa: E402
 
-__all__ = ["flow", "get_run_logger", "main", "markdown_table", "publish", "step"]
+__all__ = [
+    "flow",
+    "graph_path",
+    "incumbent_path",
+    "load_problem",
+    "main",
+    "markdown_table",
+    "publish",
+    "state_path",
+    "step",
+    "traces_path",
+    "write_metrics",
+]
 
 
 def _worth_retrying(_task: object, _run: object, state: State[object]) -> bool:
@@ -62,6 +78,36 @@ def step(name: str) -> Callable[[Callable[P, R]], Task[P, R]]:
         # DVC knows what is up to date; two caches would disagree one day.
         cache_policy=NO_CACHE,
     )
+
+
+def graph_path(name: str) -> Path:
+    """Where the graphs stage leaves a graph."""
+    return Path("data/graphs", f"{name}.json")
+
+
+def traces_path(case: Case) -> Path:
+    """Where the traces stage leaves the traces of a case."""
+    return Path("data/traces", f"{case.file_name}.safetensors")
+
+
+def incumbent_path(case: Case) -> Path:
+    """Where the reinforce stage leaves the best placement of a case."""
+    return Path("models/incumbents", f"{case.file_name}.json")
+
+
+def load_problem(case: Case) -> Problem:
+    """Make the problem of a case from the graphs stage's file."""
+    return Problem(load_graph(graph_path(case.graph)), Cluster.load(case.cluster))
+
+
+def state_path(stage: str) -> Path:
+    """Where a training stage that is running keeps its checkpoint; not an artifact."""
+    return Path(".cache/training", f"{stage}.safetensors")
+
+
+def write_metrics(path: str, metrics: Mapping[str, float]) -> None:
+    """Write metrics for ``dvc metrics``."""
+    write_atomic(path, json.dumps(metrics, indent=1) + "\n")
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

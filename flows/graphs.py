@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import doppler
-from common import flow, main, markdown_table, publish, step
+from common import flow, graph_path, main, markdown_table, publish, step
 from doppler.params import GraphParams, Params
-
-GRAPHS = Path("data/graphs")
 
 
 class Row(NamedTuple):
@@ -25,7 +22,7 @@ class Row(NamedTuple):
 def build(name: str, spec: GraphParams) -> Row:
     """Generate one graph and save it."""
     graph = doppler.workloads.make(spec.workload, tiles=spec.tiles, **spec.sizes)
-    doppler.save_graph(graph, GRAPHS / f"{name}.json")
+    doppler.save_graph(graph, graph_path(name))
     return Row(name, spec.workload, graph.n_ops, graph.n_edges)
 
 

@@ -74,6 +74,11 @@ def test_nothing_has_a_default_elsewhere(values, load) -> None:
             "fnn",
             r"graphs: ffnn: unknown workload 'fnn': did you mean 'ffnn'\?",
         ),
+        (
+            "traces.teacher",
+            "critical_pat",
+            r"traces: teacher: unknown teacher 'critical_pat': did you mean 'critical_path'\?",
+        ),
         ("graphs.bad/name", {"workload": "ffnn", "sizes": {}, "tiles": {}}, r"graphs.bad/name"),
         ("training", [], r"training is \[\]: .* at least 1 item"),
         (
@@ -143,4 +148,6 @@ def test_cases_are_all_pairs_each_once_in_order() -> None:
         Case("b", "y"),
         Case("b", "z"),
     ]
-    assert str(Case("a", "x")) == "a@x"
+    assert str(Case("a", "uniform:4")) == "a@uniform:4"
+    assert Case("a", "uniform:4").file_name == "a@uniform-4"
+    assert Case("a", "clusters/lab.yaml").file_name == "a@clusters-lab.yaml"

@@ -110,6 +110,14 @@ def test_trackers_pass_everything_on_and_finish_even_after_an_error() -> None:
     assert first.calls == second.calls == [({"a": 1.0}, 3), "finish"]
 
 
+def test_trackers_know_what_was_logged_last() -> None:
+    trackers = Trackers(Recorder())
+    assert trackers.last == {}
+    trackers.log({"a": 1.0, "b": 2.0}, 1)
+    trackers.log({"a": 3.0}, 2)
+    assert trackers.last == {"a": 3.0}
+
+
 def test_without_wandb_the_csv_alone_is_written(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     with track("run", tmp_path / "run.csv", {}, tmp_path) as trackers:

@@ -14,6 +14,7 @@ from doppler.cluster import Cluster
 from doppler.errors import DopplerError, ParamsError, UnknownNameError
 from doppler.files import read_text
 from doppler.graph.workloads import WORKLOADS
+from doppler.training.traces import TEACHERS
 
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -69,6 +70,11 @@ class Case(NamedTuple):
     def __str__(self) -> str:
         return f"{self.graph}@{self.cluster}"
 
+    @property
+    def file_name(self) -> str:
+        """The case as a file name without suffix: ``llama_layer@uniform-4``."""
+        return re.sub(r"[^\w.@-]+", "-", str(self))
+
 
 def cases(grids: Iterable[Grid]) -> list[Case]:
     """All cases of the grids, each once, in their order."""
@@ -102,16 +108,22 @@ class PolicyParams(Section):
 
     Attributes
     ----------
-    hidden : int
-        Width of every layer.
+    embedding : int
+        Width of the op embeddings.
     layers : int
         Rounds of message passing.
+    hidden : int
+        Width of the placement policy's hidden layer.
+    code : int
+        Width of what an op adds to the state of its device.
     features : str
         ``"full"``, or ``"paper"`` for the five device features of the paper alone.
     """
 
-    hidden: Count
+    embedding: Count
     layers: Count
+    hidden: Count
+    code: Count
     features: Literal["full", "paper"]
 
 
@@ -127,6 +139,8 @@ class ImitateParams(Section):
         Of Adam, at the first and at the last update.
     gradient_norm : float
         Longer gradients are scaled down to it.
+    log_every : int
+        Updates between two rows of metrics.
     """
 
     updates: Count
@@ -134,6 +148,7 @@ class ImitateParams(Section):
     learning_rate: Positive
     final_learning_rate: Positive
     gradient_norm: Positive
+    log_every: Count
 
 
 class ReinforceParams(Section):
@@ -148,6 +163,8 @@ class ReinforceParams(Section):
         Of Adam, at the first and at the last update.
     gradient_norm : float
         Longer gradients are scaled down to it.
+    log_every : int
+        Updates between two rows of metrics.
     entropy : float
         Weight of the policy's entropy.
     """
@@ -157,6 +174,7 @@ class ReinforceParams(Section):
     learning_rate: Positive
     final_learning_rate: Positive
     gradient_norm: Positive
+    log_every: Count
     entropy: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -222,6 +240,13 @@ class Params(Section):
                 error = UnknownNameError("workload", graph.workload, WORKLOADS)
                 raise ValueError(f"{name}: {error}")
         return graphs
+
+    @field_validator("traces")
+    @classmethod
+    def _teacher_exists(cls, traces: TracesParams) -> TracesParams:
+        if traces.teacher not in TEACHERS:
+            raise ValueError(f"teacher: {UnknownNameError('teacher', traces.teacher, TEACHERS)}")
+        return traces
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:

@@ -145,13 +145,22 @@ class WandbTracker(_Closing):
 
 
 class Trackers(_Closing):
-    """Sends every metric to each of several trackers."""
+    """Sends every metric to each of several trackers.
+
+    Attributes
+    ----------
+    trackers : tuple of Tracker
+    last : dict of str to float
+        The metrics that were logged last.
+    """
 
     def __init__(self, *trackers: Tracker) -> None:
         self.trackers = trackers
+        self.last: dict[str, float] = {}
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Record in each; see :meth:`Tracker.log`."""
+        self.last = dict(metrics)
         for tracker in self.trackers:
             tracker.log(metrics, step)
 

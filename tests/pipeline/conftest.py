@@ -70,9 +70,9 @@ def small(values: dict) -> dict:
     }
     values["training"] = [{"graphs": ["small", "smaller"], "clusters": ["uniform:2"]}]
     values["traces"]["count"] = 2
-    values["policy"].update(hidden=8, layers=1)
-    values["imitate"].update(updates=2)
-    values["reinforce"].update(updates=3, episodes=4)
+    values["policy"].update(embedding=8, layers=1, hidden=8, code=2)
+    values["imitate"].update(updates=2, log_every=1)
+    values["reinforce"].update(updates=3, episodes=4, log_every=1)
     values["evaluate"].update(
         suite=[{"graphs": ["small"], "clusters": ["p100x4"]}],
         zero_shot=[{"graphs": ["held_out"], "clusters": ["uniform:3"]}],

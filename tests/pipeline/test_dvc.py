@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 
@@ -31,8 +32,39 @@ def test_every_stage_names_its_sources(reproduced) -> None:
 def test_artifacts_are_kept_by_dvc_and_reports_by_git(reproduced) -> None:
     tracked = reproduced.run("git", "ls-files").stdout.split()
     assert "dvc.lock" in tracked
-    assert not [name for name in tracked if name.startswith("data/graphs/")]
-    assert (reproduced.path / "data/graphs/small.json").is_file()
+    assert not [name for name in tracked if name.startswith(("data/graphs/", "models/policy"))]
+    for name in ("reports/imitate.json", "reports/reinforce.json", "reports/reinforce.csv"):
+        assert name in tracked
+    for name in ("data/traces/small@uniform-2.safetensors", "models/policy.safetensors"):
+        assert (reproduced.path / name).is_file()
+
+
+def test_metrics_and_plots_are_shown(reproduced) -> None:
+    shown = json.loads(reproduced.dvc("metrics", "show", "--json"))[""]["data"]
+    assert shown["reports/imitate.json"]["data"]["place_loss"] > 0
+    assert shown["reports/reinforce.json"]["data"]["incumbents_to_bound"] >= 1
+    reproduced.dvc("plots", "show", "--out", "plots")
+    page = (reproduced.path / "plots/index.html").read_text()
+    shutil.rmtree(reproduced.path / "plots")
+    assert "ratio_to_bound" in page
+    assert "place_loss" in page
+
+
+def test_an_experiment_runs_what_it_changes_and_its_metrics_can_be_compared(reproduced) -> None:
+    try:
+        said = reproduced.dvc("exp", "run", "-S", "reinforce.updates=2", "--name", "shorter")
+        assert "Stage 'imitate' didn't change, skipping" in said
+        assert "Running stage 'reinforce'" in said
+        curve = (reproduced.path / "reports/reinforce.csv").read_text().splitlines()
+        assert [row.split(",")[0] for row in curve] == ["step", "1", "2"]
+        changed = json.loads(reproduced.dvc("metrics", "diff", "--json"))
+        assert changed["reports/reinforce.json"]["gradient_norm"]["diff"] != 0
+        assert "reports/imitate.json" not in changed
+        assert "shorter" in reproduced.dvc("exp", "show", "--csv")
+    finally:
+        reproduced.run("git", "checkout", "-q", ".")
+        reproduced.dvc("checkout", "--force")
+    assert UP_TO_DATE in reproduced.dvc("status")
 
 
 def test_artifacts_come_back_from_the_remote(reproduced) -> None:

@@ -7,6 +7,7 @@ import sys
 import urllib.request
 
 import pytest
+import yaml
 
 pytestmark = pytest.mark.slow
 
@@ -20,19 +21,34 @@ def ask(server: str, path: str) -> list[dict]:
         return json.load(response)
 
 
-def test_the_server_shows_the_run_its_parameters_and_one_task_a_graph(server, reproduced) -> None:
-    (flow,) = [flow for flow in ask(server, "flows") if flow["name"] == "graphs"]
-    run = next(run for run in ask(server, "flow_runs") if run["flow_id"] == flow["id"])
-    assert run["state_type"] == "COMPLETED"
-    assert run["parameters"]["params"]["traces"]["count"] == 2
+def completed_run(server: str, name: str) -> dict:
+    """Return a run of a flow that ended well."""
+    (flow,) = [flow for flow in ask(server, "flows") if flow["name"] == name]
+    return next(
+        run
+        for run in ask(server, "flow_runs")
+        if run["flow_id"] == flow["id"] and run["state_type"] == "COMPLETED"
+    )
+
+
+def test_the_server_shows_every_stage_and_its_parameters(server, reproduced) -> None:
+    for name in yaml.safe_load((reproduced.path / "dvc.yaml").read_text())["stages"]:
+        assert completed_run(server, name)["parameters"]["params"]["traces"]["count"] == 2
+
+
+def test_the_server_shows_one_task_a_graph_with_its_retries(server, reproduced) -> None:
+    run = completed_run(server, "graphs")
     tasks = [task for task in ask(server, "task_runs") if task["flow_run_id"] == run["id"]]
     assert {task["name"] for task in tasks} == {"build small", "build smaller", "build held_out"}
     assert {task["empirical_policy"]["retries"] for task in tasks} == {2}
 
 
 def test_a_table_is_published(server, reproduced) -> None:
-    tables = [x["data"] for x in ask(server, "artifacts") if x["key"] == "graphs"]
-    assert "| small | chainmm |" in tables[0]
+    tables = {artifact["key"]: artifact["data"] for artifact in ask(server, "artifacts")}
+    assert "| small | chainmm |" in tables["graphs"]
+    assert "| small@uniform:2 |" in tables["traces"]
+    assert "| place_loss |" in tables["imitate"]
+    assert "| smaller@uniform:2 |" in tables["reinforce"]
 
 
 def test_wrong_parameters_stop_a_stage_before_it_reaches_the_server(clone) -> None:

@@ -1,0 +1,71 @@
+"""Stage I: a new policy imitates the traces. models/imitation.safetensors, reports/imitate.*."""
+
+from __future__ import annotations
+
+from common import (
+    flow,
+    load_problem,
+    main,
+    markdown_table,
+    publish,
+    state_path,
+    step,
+    traces_path,
+    write_metrics,
+)
+from doppler.params import Params, cases
+from doppler.policy.checkpoint import save_policy
+from doppler.policy.features import FeatureSet
+from doppler.policy.network import Sizes
+from doppler.tracking import track
+from doppler.training.case import TrainingCase, new_policy
+from doppler.training.imitation import ImitationSettings, imitate
+from doppler.training.loop import Schedule
+from doppler.training.progress import training_bar
+from doppler.training.traces import load_traces
+
+
+@step("imitate")
+def train(params: Params) -> dict[str, float]:
+    """Train and save the policy; return the metrics of the last updates."""
+    chosen, settings = cases(params.training), params.imitate
+    training = [TrainingCase(str(case), load_problem(case)) for case in chosen]
+    shown = [
+        load_traces(traces_path(case), each.problem)
+        for case, each in zip(chosen, training, strict=True)
+    ]
+    sizes = params.policy.model_dump(exclude={"features"})
+    policy = new_policy(
+        params.seed, sizes=Sizes(**sizes), features=FeatureSet.named(params.policy.features)
+    )
+    with (
+        track("imitate", "reports/imitate.csv", params.model_dump(mode="json")) as trackers,
+        training_bar("imitate") as bar,
+    ):
+        imitate(
+            policy,
+            training,
+            shown,
+            ImitationSettings(
+                Schedule(**settings.model_dump(exclude={"traces"})), traces=settings.traces
+            ),
+            seed=params.seed,
+            state=state_path("imitate"),
+            tracker=trackers,
+            progress=bar,
+        )
+    info = {"stage": "imitate", "seed": params.seed, "training": [str(case) for case in chosen]}
+    save_policy(policy, "models/imitation.safetensors", {**info, "metrics": trackers.last})
+    write_metrics("reports/imitate.json", trackers.last)
+    return trackers.last
+
+
+@flow(name="imitate")
+def stage(params: Params) -> None:
+    """Train the policy on the teacher's traces."""
+    metrics = train(params)
+    publish("imitate", "Imitation", markdown_table(("metric", "value"), metrics.items()))
+
+
+if __name__ == "__main__":
+    main(stage)

@@ -1,0 +1,96 @@
+"""Stage II: the policy improves on the simulator. models/policy.safetensors, reports/reinforce.*.
+
+The best placement of every training case goes to models/incumbents.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from common import (
+    flow,
+    incumbent_path,
+    load_problem,
+    main,
+    markdown_table,
+    publish,
+    state_path,
+    step,
+    write_metrics,
+)
+from doppler import Placement
+from doppler.params import Params, cases
+from doppler.policy.checkpoint import load_policy, save_policy
+from doppler.tracking import track
+from doppler.training.case import TrainingCase
+from doppler.training.loop import Schedule
+from doppler.training.progress import training_bar
+from doppler.training.reinforce import ReinforceSettings, reinforce
+
+
+class Row(NamedTuple):
+    """What the artifact says of a case."""
+
+    case: str
+    makespan_s: float
+    ratio_to_bound: float
+    episode: int
+
+
+@step("reinforce")
+def train(params: Params) -> list[Row]:
+    """Train and save the policy; return the incumbents."""
+    chosen, settings = cases(params.training), params.reinforce
+    training = [TrainingCase(str(case), load_problem(case)) for case in chosen]
+    policy = load_policy("models/imitation.safetensors")
+    with (
+        track("reinforce", "reports/reinforce.csv", params.model_dump(mode="json")) as trackers,
+        training_bar("reinforce") as bar,
+    ):
+        incumbents = reinforce(
+            policy,
+            training,
+            ReinforceSettings(
+                Schedule(**settings.model_dump(exclude={"episodes", "entropy"})),
+                episodes=settings.episodes,
+                entropy=settings.entropy,
+            ),
+            seed=params.seed,
+            state=state_path("reinforce"),
+            tracker=trackers,
+            progress=bar,
+        )
+    rows = []
+    for case, each in zip(chosen, training, strict=True):
+        best = incumbents.best.get(str(case))
+        if best is None:
+            continue
+        info = {
+            "method": "reinforce",
+            "graph": case.graph,
+            "cluster": case.cluster,
+            "makespan_s": best.makespan,
+            "episode": best.episode,
+        }
+        Placement(best.devices, best.priority, info).save(incumbent_path(case))
+        ratio = best.makespan / each.problem.lower_bound
+        rows.append(Row(str(case), best.makespan, ratio, best.episode))
+    ratios = [row.ratio_to_bound for row in rows]
+    metrics = trackers.last | {"incumbents_to_bound": float(np.exp(np.mean(np.log(ratios))))}
+    info = {"stage": "reinforce", "seed": params.seed, "training": [str(case) for case in chosen]}
+    save_policy(policy, "models/policy.safetensors", {**info, "metrics": metrics})
+    write_metrics("reports/reinforce.json", metrics)
+    return rows
+
+
+@flow(name="reinforce")
+def stage(params: Params) -> None:
+    """Train the policy on the simulator."""
+    rows = train(params)
+    publish("reinforce", "Best placements of the training", markdown_table(Row._fields, rows))
+
+
+if __name__ == "__main__":
+    main(stage)
