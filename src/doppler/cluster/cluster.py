@@ -49,6 +49,8 @@ class Device:
             value = getattr(self, name)
             if not value > 0:
                 raise ClusterError(f"device {self.name!r}: {name} is {value}, must be > 0")
+        if self.slowdown == math.inf:
+            raise ClusterError(f"device {self.name!r}: slowdown is inf, must be finite")
         if not 0 <= self.launch_overhead < math.inf:
             raise ClusterError(
                 f"device {self.name!r}: launch_overhead is {self.launch_overhead}, "
@@ -85,6 +87,8 @@ class Link:
         where = f"link {self.source} -> {self.target}"
         if not self.bandwidth > 0:
             raise ClusterError(f"{where}: bandwidth is {self.bandwidth}, must be > 0")
+        if 1.0 / self.bandwidth == math.inf:
+            raise ClusterError(f"{where}: bandwidth is {self.bandwidth}, too small")
         if not 0 <= self.latency < math.inf:
             raise ClusterError(f"{where}: latency is {self.latency}, must be finite and >= 0")
         if not 0 <= self.hops < math.inf:
@@ -109,7 +113,7 @@ class Cluster:
     Raises
     ------
     ClusterError
-        On no device, a repeated name, or a pair with no link or two.
+        On no device or too many, a repeated name, or a pair with no link or two.
     """
 
     name: str
@@ -127,6 +131,11 @@ class Cluster:
         for name in names:
             if names.count(name) > 1:
                 raise ClusterError(f"cluster {self.name!r}: two devices are named {name!r}")
+        for name in self.channel_names:
+            if not name or self.channel_names.count(name) > 1:
+                raise ClusterError(
+                    f"cluster {self.name!r}: channel name {name!r} is empty or repeated"
+                )
         seen = set()
         for link in self.links:
             pair = (link.source, link.target)
@@ -176,7 +185,7 @@ class Cluster:
         ClusterError
             If ``count`` is not a positive whole number.
         """
-        if count != int(count) or not 1 <= count <= MAX_DEVICES:
+        if not 1 <= count <= MAX_DEVICES or count != int(count):
             raise ClusterError(
                 f"uniform:{count}: give a whole number of devices from 1 to {MAX_DEVICES}"
             )

@@ -11,9 +11,10 @@ from typing import Any
 
 import yaml
 
-from doppler.cluster.cluster import Cluster, Device, Link
+from doppler.cluster.cluster import MAX_DEVICES, Cluster, Device, Link
 from doppler.errors import ClusterError, UnknownNameError
 from doppler.files import read_text, write_atomic
+from doppler.graph.messages import shown_value
 
 _DEVICE_KEYS = {
     "name",
@@ -77,8 +78,9 @@ def parse_cluster(text: str, where: str) -> Cluster:
     """
     try:
         data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        reason = str(error).splitlines()[0]
+    except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:
+        # PyYAML lets the last four out where a scalar does not suit its tag, as in 2001-99-99.
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ClusterError(f"{where}: not valid YAML ({reason})") from None
     except RecursionError:
         raise ClusterError(f"{where}: not a cluster file (nested too deeply)") from None
@@ -87,7 +89,7 @@ def parse_cluster(text: str, where: str) -> Cluster:
     devices = tuple(device for members in groups.values() for device in members)
     try:
         links, channels = _links(data.get("links", []), groups, devices, where)
-        return Cluster(str(data.get("name", Path(where).stem)), devices, links, channels)
+        return Cluster(_text(data, "name", Path(where).stem, where), devices, links, channels)
     except ClusterError as error:
         message = str(error)
         raise ClusterError(
@@ -127,8 +129,15 @@ def _mapping(data: Any, allowed: set[str], where: str) -> dict[str, Any]:
         if key not in allowed:
             near = difflib.get_close_matches(str(key), allowed, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ClusterError(f"{where}: unknown key {key!r}{hint}")
+            raise ClusterError(f"{where}: unknown key {shown_value(key)}{hint}")
     return data
+
+
+def _text(entry: Mapping[str, Any], key: str, default: str, where: str) -> str:
+    value = entry.get(key, default)
+    if not isinstance(value, str) or not value:
+        raise ClusterError(f"{where}: {key} is {shown_value(value)}, must be a text")
+    return value
 
 
 def _number(entry: Mapping[str, Any], key: str, default: float | None, where: str) -> float:
@@ -138,7 +147,9 @@ def _number(entry: Mapping[str, Any], key: str, default: float | None, where: st
             raise ValueError
         number = float(value)
     except ValueError:
-        raise ClusterError(f"{where}: {key} is {value!r}, must be a number") from None
+        raise ClusterError(f"{where}: {key} is {shown_value(value)}, must be a number") from None
+    except OverflowError:
+        raise ClusterError(f"{where}: {key} is too large for a number") from None
     if math.isnan(number):
         raise ClusterError(f"{where}: {key} is not a number")
     return number
@@ -148,15 +159,23 @@ def _groups(entries: Any, where: str) -> dict[str, list[Device]]:
     if not isinstance(entries, list) or not entries:
         raise ClusterError(f"{where}: devices must be a list with at least one group")
     groups: dict[str, list[Device]] = {}
+    total = 0
     for index, entry in enumerate(entries):
         here = f"{where}: devices[{index}]"
         entry = _mapping(entry, _DEVICE_KEYS, here)
         name = entry.get("name")
         if not isinstance(name, str) or not name or name in groups:
-            raise ClusterError(f"{here}: name is {name!r}, must be a new text")
+            raise ClusterError(f"{here}: name is {shown_value(name)}, must be a new text")
         count = entry.get("count", 1)
         if isinstance(count, bool) or not isinstance(count, int) or not count >= 1:
-            raise ClusterError(f"{here}: count is {count!r}, must be a whole number >= 1")
+            raise ClusterError(
+                f"{here}: count is {shown_value(count)}, must be a whole number >= 1"
+            )
+        total += count
+        if total > MAX_DEVICES:
+            raise ClusterError(
+                f"{here}: count is {shown_value(count)}, at most {MAX_DEVICES} devices"
+            )
         efficiency = _number(entry, "efficiency", 1.0, here)
         if not 0 < efficiency <= 1:
             raise ClusterError(f"{here}: efficiency is {efficiency}, must be in (0, 1]")
@@ -164,7 +183,7 @@ def _groups(entries: Any, where: str) -> dict[str, list[Device]]:
             groups[name] = [
                 Device(
                     f"{name}{i}" if count > 1 else name,
-                    str(entry.get("kind", "gpu")),
+                    _text(entry, "kind", "gpu", here),
                     _number(entry, "flops", None, here) * efficiency,
                     _number(entry, "memory_bandwidth", math.inf, here),
                     _number(entry, "memory", math.inf, here),
@@ -194,11 +213,17 @@ def _links(
         here = f"{where}: links[{number}]"
         entry = _mapping(entry, _LINK_KEYS, here)
         ends = entry.get("between")
-        if not (isinstance(ends, list) and len(ends) == 2 and all(end in members for end in ends)):
+        if not (
+            isinstance(ends, list)
+            and len(ends) == 2
+            and all(isinstance(end, str) and end in members for end in ends)
+        ):
             known = ", ".join(members)
-            raise ClusterError(f"{here}: between is {ends!r}, must name two groups of {known}")
-        rule = str(entry.get("channel", "none"))
-        if rule not in _CHANNELS and not rule.startswith("="):
+            raise ClusterError(
+                f"{here}: between is {shown_value(ends)}, must name two groups of {known}"
+            )
+        rule = _text(entry, "channel", "none", here)
+        if rule not in _CHANNELS and not (rule.startswith("=") and len(rule) > 1):
             raise ClusterError(f"{here}: channel is {rule!r}, must be {', '.join(_CHANNELS)}")
         bandwidth = _number(entry, "bandwidth", None, here)
         latency = _number(entry, "latency", 0.0, here)
@@ -218,5 +243,8 @@ def _links(
                         "shared": f"{source_group} to {target_group}",
                     }.get(rule, rule[1:])
                     channel = channels.setdefault(name, len(channels)) if name else -1
-                    links[a, b] = Link(a, b, bandwidth, latency, channel, hops)
+                    try:
+                        links[a, b] = Link(a, b, bandwidth, latency, channel, hops)
+                    except ClusterError as error:
+                        raise ClusterError(f"{here}: {error}") from None
     return tuple(links[pair] for pair in sorted(links)), tuple(channels)

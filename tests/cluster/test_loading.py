@@ -1,0 +1,346 @@
+from __future__ import annotations
+
+import math
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from doppler import Cluster, Graph, Problem
+from doppler.cluster import presets, save_cluster
+from doppler.cluster.loading import parse_cluster
+from doppler.errors import ClusterError, UnknownNameError
+
+TWO = """
+name: two
+devices:
+  - {name: gpu, count: 2, flops: 10, efficiency: 0.5, memory: 100}
+links:
+  - {between: [gpu, gpu], bandwidth: 4, latency: 0.5, channel: pair}
+"""
+
+
+def mixed(rule: str) -> Cluster:
+    return parse_cluster(
+        f"""
+devices:
+  - {{name: gpu, count: 2, flops: 10}}
+  - {{name: cpu, count: 2, kind: cpu, flops: 1, slowdown: 3, launch_overhead: 0.25}}
+links:
+  - {{between: [gpu, gpu], bandwidth: 40}}
+  - {{between: [cpu, cpu], bandwidth: .inf}}
+  - {{between: [gpu, cpu], bandwidth: 4, channel: {rule}}}
+""",
+        "mixed.yaml",
+    )
+
+
+def test_groups_and_rules() -> None:
+    cluster = parse_cluster(TWO, "two.yaml")
+    assert cluster.name == "two"
+    assert [device.name for device in cluster.devices] == ["gpu0", "gpu1"]
+    assert {device.flops for device in cluster.devices} == {5.0}
+    assert {device.memory for device in cluster.devices} == {100.0}
+    assert [(link.source, link.target) for link in cluster.links] == [(0, 1), (1, 0)]
+    assert {link.latency for link in cluster.links} == {0.5}
+    assert cluster.channel_names == ("gpu0 to gpu1", "gpu1 to gpu0")
+
+
+def test_a_group_of_one_keeps_its_name_and_the_file_gives_the_cluster_its_name() -> None:
+    cluster = parse_cluster("devices: [{name: solo, flops: 1}]", "dir/mine.yaml")
+    assert cluster.name == "mine"
+    assert [device.name for device in cluster.devices] == ["solo"]
+    assert cluster.links == ()
+
+
+@pytest.mark.parametrize(
+    ("rule", "names"),
+    [
+        ("none", []),
+        (
+            "pair",
+            [f"gpu{a} to cpu{b}" for a in (0, 1) for b in (0, 1)]
+            + [f"cpu{a} to gpu{b}" for a in (0, 1) for b in (0, 1)],
+        ),
+        ("source", ["gpu0 out", "gpu1 out", "cpu0 out", "cpu1 out"]),
+        ("shared", ["gpu to cpu", "cpu to gpu"]),
+    ],
+)
+def test_channel_rules(rule: str, names: list[str]) -> None:
+    cluster = mixed(rule)
+    assert list(cluster.channel_names) == names
+    crossing = [link for link in cluster.links if (link.source < 2) != (link.target < 2)]
+    assert len(crossing) == 8
+    assert all((link.channel >= 0) == bool(names) for link in crossing)
+    inside = [link for link in cluster.links if (link.source < 2) == (link.target < 2)]
+    assert {link.channel for link in inside} == {-1}
+
+
+def test_a_later_rule_replaces_an_earlier_one() -> None:
+    cluster = parse_cluster(TWO + "  - {between: [gpu, gpu], bandwidth: 8}\n", "x")
+    assert {link.bandwidth for link in cluster.links} == {8.0}
+
+
+def test_numbers_may_be_written_like_1e9() -> None:
+    # YAML 1.1 reads 1e9, without a sign or a point, as text.
+    cluster = parse_cluster("devices: [{name: a, flops: 1e9, memory: 16e+9}]", "x")
+    assert cluster.devices[0].flops == 1e9
+    assert cluster.devices[0].memory == 16e9
+
+
+ONE = "devices: [{name: a, flops: 1}]\n"
+BOTH = "devices: [{name: a, flops: 1}, {name: b, flops: 1}]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "f.yaml: expected a mapping with devices, links, name, source"),
+        ("[]", "f.yaml: expected a mapping"),
+        ("a: [", "f.yaml: not valid YAML"),
+        ("a: \x00", "f.yaml: not valid YAML"),
+        ("[" * 5000, "f.yaml: not"),
+        ("!!python/object/apply:os.getcwd []", "f.yaml: not valid YAML"),
+        ("device: []", "f.yaml: unknown key 'device'; did you mean 'devices'?"),
+        ("zzz: 1", "f.yaml: unknown key 'zzz'"),
+        ("name: x", "f.yaml: devices must be a list with at least one group"),
+        ("devices: []", "f.yaml: devices must be a list with at least one group"),
+        ("devices: {}", "f.yaml: devices must be a list with at least one group"),
+        ("devices: [3]", "f.yaml: devices[0]: expected a mapping with count"),
+        (
+            "devices: [{name: a, flop: 1}]",
+            "f.yaml: devices[0]: unknown key 'flop'; did you mean 'flops'?",
+        ),
+        ("devices: [{flops: 1}]", "f.yaml: devices[0]: name is None, must be a new text"),
+        ("devices: [{name: '', flops: 1}]", "f.yaml: devices[0]: name is '', must be a new text"),
+        (
+            "devices: [{name: a, flops: 1}, {name: a, flops: 1}]",
+            "f.yaml: devices[1]: name is 'a', must be a new text",
+        ),
+        (
+            "devices: [{name: a, count: 0, flops: 1}]",
+            "f.yaml: devices[0]: count is 0, must be a whole number >= 1",
+        ),
+        ("devices: [{name: a, count: true, flops: 1}]", "devices[0]: count is True"),
+        ("devices: [{name: a, count: 1.5, flops: 1}]", "devices[0]: count is 1.5"),
+        (
+            "devices: [{name: a, count: 1000000000, flops: 1}]",
+            "f.yaml: devices[0]: count is 1000000000, at most 1024 devices",
+        ),
+        ("devices: [{name: a}]", "f.yaml: devices[0]: flops is None, must be a number"),
+        ("devices: [{name: a, flops: fast}]", "devices[0]: flops is 'fast', must be a number"),
+        ("devices: [{name: a, flops: true}]", "devices[0]: flops is True, must be a number"),
+        ("devices: [{name: a, flops: [1]}]", "devices[0]: flops is [1], must be a number"),
+        ("devices: [{name: a, flops: .nan}]", "f.yaml: devices[0]: flops is not a number"),
+        (
+            "devices: [{name: a, flops: 1" + "0" * 400 + "}]",
+            "devices[0]: flops is too large for a number",
+        ),
+        ("devices: [{name: a, flops: -1}]", "devices[0]: device 'a': flops is -1.0, must be > 0"),
+        (
+            "devices: [{name: a, flops: 1, efficiency: 2}]",
+            "f.yaml: devices[0]: efficiency is 2.0, must be in (0, 1]",
+        ),
+        (
+            "devices: [{name: a1, flops: 1}, {name: a, count: 2, flops: 1}]",
+            "f.yaml: cluster 'f': two devices are named 'a1'",
+        ),
+        (ONE + "links: 3", "f.yaml: links must be a list"),
+        (ONE + "links: [3]", "f.yaml: links[0]: expected a mapping with bandwidth"),
+        (
+            ONE + "links: [{betwen: [a, a]}]",
+            "f.yaml: links[0]: unknown key 'betwen'; did you mean 'between'?",
+        ),
+        (
+            ONE + "links: [{between: [a, b], bandwidth: 1}]",
+            "f.yaml: links[0]: between is ['a', 'b'], must name two groups of a",
+        ),
+        (ONE + "links: [{between: [[1], a], bandwidth: 1}]", "links[0]: between is [[1], 'a']"),
+        (ONE + "links: [{between: a, bandwidth: 1}]", "f.yaml: links[0]: between is 'a'"),
+        (
+            ONE + "links: [{between: [a, a], bandwidth: 1, channel: own}]",
+            "f.yaml: links[0]: channel is 'own', must be none, pair, source, shared",
+        ),
+        (
+            BOTH + "links: [{between: [a, b]}]",
+            "f.yaml: links[0]: bandwidth is None, must be a number",
+        ),
+        (
+            BOTH + "links: [{between: [a, b], bandwidth: -1}]",
+            "f.yaml: links[0]: link 0 -> 1: bandwidth is -1.0, must be > 0",
+        ),
+        (BOTH, "f.yaml: cluster 'f': no link from 'a' to 'b'"),
+    ],
+)
+def test_messages(text: str, message: str) -> None:
+    with pytest.raises(ClusterError) as caught:
+        parse_cluster(text, "f.yaml")
+    assert str(caught.value).startswith("f.yaml: ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_message_stays_short_whatever_the_file_holds() -> None:
+    # Ten lines that stand for ten thousand million entries.
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]
+    nested = "\n".join(f"  {line}" for line in lines)
+    text = f"devices:\n- name:\n{nested}\n".replace("\n  a", "\n    a")
+    with pytest.raises(
+        ClusterError, match=r"devices\[0\]: name is .*, must be a new text"
+    ) as caught:
+        parse_cluster(text, "bomb.yaml")
+    assert len(str(caught.value)) < 150
+
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 2000),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.sampled_from(["gpu", "cpu", "pair", "source", "=bus", "none", "1e9"]),
+)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(SCALARS, inner, max_size=3)
+)
+GROUP = st.dictionaries(
+    st.sampled_from(["name", "count", "kind", "flops", "efficiency", "memory", "slowdown"])
+    | st.text(max_size=3),
+    VALUES,
+)
+RULE = st.dictionaries(
+    st.sampled_from(["between", "bandwidth", "latency", "channel", "hops"]),
+    VALUES | st.lists(st.sampled_from(["gpu", "cpu"]), min_size=2, max_size=2),
+)
+FILES = st.fixed_dictionaries(
+    {"devices": st.lists(GROUP, max_size=3) | VALUES},
+    optional={"links": st.lists(RULE, max_size=3) | VALUES, "name": VALUES, "source": VALUES},
+)
+
+
+def refusal(text: str) -> str | None:
+    """Return why the text is no cluster; None if it is one."""
+    try:
+        parse_cluster(text, "fuzz.yaml")
+    except ClusterError as error:
+        return str(error)
+    return None
+
+
+@settings(max_examples=300, deadline=None)
+@given(FILES)
+def test_nothing_but_a_cluster_error_leaves_the_parser(data: dict[str, Any]) -> None:
+    message = refusal(yaml.safe_dump(data))
+    assert message is None or message.startswith("fuzz.yaml: ")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=60) | st.text(alphabet="[]{}:,-&*!|>'\"\n ab1?", max_size=60))
+def test_nothing_but_a_cluster_error_leaves_the_parser_of_any_text(text: str) -> None:
+    with pytest.raises(ClusterError, match=r"^fuzz\.yaml: "):
+        parse_cluster(text, "fuzz.yaml")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_a_damaged_file_is_refused_or_still_a_cluster(data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(TWO)))
+    text = TWO[:at] + data.draw(st.characters() | st.just("")) + TWO[at + 1 :]
+    message = refusal(text)
+    assert message is None or message.startswith("fuzz.yaml: ")
+
+
+def test_all_presets_load_and_name_their_source() -> None:
+    names = presets()
+    assert {"p100x4", "v100x8", "a100x4", "a100x8", "h100x8", "a100_2x4", "gpu_cpu"} <= {*names}
+    for name in names:
+        cluster = Cluster.load(name)
+        assert cluster.name == name
+        assert cluster.n_channels > 0
+        text = (resources.files("doppler.cluster") / "presets" / f"{name}.yaml").read_text("utf-8")
+        assert "datasheet" in yaml.safe_load(text)["source"]
+        assert all(math.isfinite(device.memory) for device in cluster.devices)
+
+
+@pytest.mark.parametrize(
+    ("name", "devices"), [("p100x4", 4), ("v100x8", 8), ("a100_2x4", 8), ("gpu_cpu", 2)]
+)
+def test_presets_have_the_devices_that_they_name(name: str, devices: int) -> None:
+    assert Cluster.load(name).n_devices == devices
+
+
+def test_two_nodes_share_one_link_in_each_direction() -> None:
+    cluster = Cluster.load("a100_2x4")
+    across = {link.channel for link in cluster.links if link.source < 4 <= link.target}
+    back = {link.channel for link in cluster.links if link.target < 4 <= link.source}
+    assert len(across) == len(back) == 1
+    assert across != back
+
+
+def test_load_uniform_by_name() -> None:
+    assert Cluster.load("uniform:4") == Cluster.uniform(4)
+
+
+@pytest.mark.parametrize(
+    "name", ["uniform:", "uniform:x", "uniform:-1", "uniform:1.5", "uniform:٤"]
+)
+def test_uniform_names_are_checked(name: str) -> None:
+    with pytest.raises(ClusterError, match=f"{name}: give a whole number of devices"):
+        Cluster.load(name)
+
+
+def test_unknown_preset_names_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="unknown cluster 'v100x9': did you mean 'v100x8'"):
+        Cluster.load("v100x9")
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match=r"none.yaml: no such file; give the path of a cluster"):
+        Cluster.load(tmp_path / "none.yaml")
+    with pytest.raises(ClusterError, match="is a directory"):
+        Cluster.load(tmp_path)
+
+
+def test_a_file_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "two.yaml"
+    path.write_text(TWO)
+    assert Cluster.load(path) == parse_cluster(TWO, "two")
+
+
+@pytest.mark.parametrize("name", [*presets(), "uniform:3", "uniform:1"])
+def test_saved_clusters_read_back_equal(name: str, tmp_path: Path) -> None:
+    cluster = Cluster.load(name)
+    path = save_cluster(cluster, tmp_path / "saved.yaml", source="a test")
+    again = Cluster.load(path)
+    assert again.name == cluster.name
+    assert again.devices == cluster.devices
+    graph = Graph.build(2, [0], [1], flops=[1e12, 1e12], output_bytes=[1e6, 1e6])
+    one, two = Problem(graph, cluster).arrays, Problem(graph, again).arrays
+    for key in ("compute", "latency", "factor", "capacity"):
+        assert np.array_equal(getattr(one, key), getattr(two, key))
+    assert sorted(again.channel_names) == sorted(cluster.channel_names)
+    for link, other in zip(
+        sorted(cluster.links, key=lambda link: (link.source, link.target)),
+        sorted(again.links, key=lambda link: (link.source, link.target)),
+        strict=True,
+    ):
+        names = [
+            which.channel_names[it.channel] if it.channel >= 0 else None
+            for which, it in ((cluster, link), (again, other))
+        ]
+        assert names[0] == names[1]
+
+
+def test_accelerators_and_cpus_read_back_equal(tmp_path: Path) -> None:
+    cluster = Cluster.accelerators_and_cpus(2, 1, 1e9)
+    again = Cluster.load(save_cluster(cluster, tmp_path / "saved.yaml"))
+    assert again.devices == cluster.devices
+    assert again.links == tuple(sorted(cluster.links, key=lambda link: (link.source, link.target)))
+    assert again.channel_names == cluster.channel_names
