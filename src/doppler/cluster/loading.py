@@ -14,7 +14,7 @@ import yaml
 from doppler.cluster.cluster import MAX_DEVICES, Cluster, Device, Link
 from doppler.errors import ClusterError, UnknownNameError
 from doppler.files import read_text, write_atomic
-from doppler.graph.messages import shown_value
+from doppler.messages import shown_value
 
 _DEVICE_KEYS = {
     "name",

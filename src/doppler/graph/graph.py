@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from doppler.errors import GraphError
-from doppler.graph.messages import shown, shown_value
 from doppler.graph.order import kahn
 from doppler.graph.spec import OpSpec, TensorSpec, Tile
+from doppler.messages import shown, shown_value
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]

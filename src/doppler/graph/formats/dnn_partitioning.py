@@ -31,7 +31,7 @@ import numpy as np
 
 from doppler.graph.formats.fields import Fields
 from doppler.graph.graph import FloatArray, Graph, Machine
-from doppler.graph.messages import shown_value
+from doppler.messages import shown_value
 
 _SECONDS_PER_UNIT = 1e-3
 _INFINITE = float("inf")

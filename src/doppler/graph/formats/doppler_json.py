@@ -26,8 +26,8 @@ import numpy as np
 from doppler.errors import GraphError
 from doppler.graph.formats.fields import Fields
 from doppler.graph.graph import Graph, Machine
-from doppler.graph.messages import shown, shown_value
 from doppler.graph.spec import OpSpec, TensorSpec, Tile
+from doppler.messages import shown, shown_value
 
 FORMAT = "doppler-graph"
 VERSION = 1

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from doppler.errors import GraphError
 from doppler.graph.graph import Graph
-from doppler.graph.messages import shown, shown_value
+from doppler.messages import shown, shown_value
 
 UNITS_PER_SECOND = 1e10
 

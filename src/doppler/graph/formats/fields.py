@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from doppler.errors import GraphError
-from doppler.graph.messages import shown, shown_value
+from doppler.messages import shown, shown_value
 
 _WORDS = {
     dict: "an object",

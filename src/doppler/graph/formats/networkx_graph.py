@@ -10,8 +10,8 @@ import numpy as np
 
 from doppler.errors import GraphError
 from doppler.graph.graph import Graph, Machine
-from doppler.graph.messages import shown, shown_value
 from doppler.graph.spec import OpSpec, TensorSpec, Tile
+from doppler.messages import shown, shown_value
 
 if TYPE_CHECKING:
     import networkx as nx
