@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
+from torch_geometric.utils import spmm
 
 
 class BidirectionalLayer(MessagePassing):  # type: ignore[misc]
@@ -26,14 +26,19 @@ class BidirectionalLayer(MessagePassing):  # type: ignore[misc]
         self.consumers = nn.Linear(size, size, bias=False)
         self.norm = nn.LayerNorm(size)
 
-    def forward(self, h: Tensor, edges: Tensor) -> Tensor:
-        """Update embeddings ``h`` [ops, size] along ``edges`` [2, edges] (producer, consumer)."""
+    def forward(self, h: Tensor, producers: Tensor, consumers: Tensor) -> Tensor:
+        """Update embeddings ``h`` [ops, size]; the rest as for :class:`Encoder`."""
         message = self.own(h)
-        if edges.shape[1]:
-            message = message + self.producers(self.propagate(edges, x=h))
-            message = message + self.consumers(self.propagate(edges.flip(0), x=h))
-        updated: Tensor = h + torch.relu(self.norm(message))
+        # In place: on large graphs it is new memory, not arithmetic, that takes the time.
+        message.addmm_(self.propagate(producers, x=h), self.producers.weight.T)
+        message.addmm_(self.propagate(consumers, x=h), self.consumers.weight.T)
+        updated: Tensor = h + self.norm(message).relu_()
         return updated
+
+    def message_and_aggregate(self, edge_index: Tensor, x: Tensor) -> Tensor:
+        """Average the embeddings of each op's neighbours, without one row per edge."""
+        received: Tensor = spmm(edge_index, x, self.aggr)
+        return received
 
 
 class Encoder(nn.Module):
@@ -55,10 +60,21 @@ class Encoder(nn.Module):
         self.rounds = nn.ModuleList(BidirectionalLayer(size) for _ in range(layers))
         self.norm = nn.LayerNorm(size)
 
-    def forward(self, features: Tensor, edges: Tensor) -> Tensor:
-        """Embed ops: ``features`` [ops, n_features], ``edges`` [2, edges] -> [ops, size]."""
-        h = torch.relu(self.enter(features))
+    def forward(self, features: Tensor, producers: Tensor, consumers: Tensor) -> Tensor:
+        """Embed the ops of a graph.
+
+        Parameters
+        ----------
+        features : float tensor, shape [ops, n_features]
+        producers, consumers : sparse CSR float tensor, shape [ops, ops]
+            Ones in the row of each op at those that it reads, and at those that read it.
+
+        Returns
+        -------
+        float tensor, shape [ops, size]
+        """
+        h = self.enter(features).relu_()
         for layer in self.rounds:
-            h = layer(h, edges)
+            h = layer(h, producers, consumers)
         embedded: Tensor = self.norm(h)
         return embedded

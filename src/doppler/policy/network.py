@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -52,11 +53,13 @@ class Inputs(NamedTuple):
     Attributes
     ----------
     features : float32 tensor, shape [ops, node features]
-    edges : int64 tensor, shape [2, edges]
+    producers, consumers : sparse CSR float32 tensor, shape [ops, ops]
+        Ones in the row of each op at those that it reads, and at those that read it.
     """
 
     features: Tensor
-    edges: Tensor
+    producers: Tensor
+    consumers: Tensor
 
 
 class Heads(NamedTuple):
@@ -79,8 +82,26 @@ class Heads(NamedTuple):
 
 def policy_inputs(problem: Problem) -> Inputs:
     """Make the tensors that the encoder reads."""
-    edges = np.stack([problem.graph.src, problem.graph.dst]).astype(np.int64)
-    return Inputs(torch.from_numpy(node_features(problem)), torch.from_numpy(edges))
+    arrays = problem.arrays
+    return Inputs(
+        torch.from_numpy(node_features(problem)),
+        _neighbours(arrays.pred_ptr, arrays.pred),
+        _neighbours(arrays.succ_ptr, arrays.succ),
+    )
+
+
+def _neighbours(ptr: npt.NDArray[np.int32], others: npt.NDArray[np.int32]) -> Tensor:
+    n_ops = len(ptr) - 1
+    with warnings.catch_warnings():
+        # Once in a process torch tells everybody that its CSR tensors are in beta.
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
+        return torch.sparse_csr_tensor(
+            torch.from_numpy(ptr.astype(np.int64)),
+            torch.from_numpy(others.astype(np.int64)),
+            torch.ones(len(others)),
+            (n_ops, n_ops),
+            check_invariants=False,
+        )
 
 
 class DualPolicy(nn.Module):
@@ -148,7 +169,8 @@ class DualPolicy(nn.Module):
         """Hand the rollout kernel what it needs for the problem that ``heads`` encode."""
 
         def single(tensor: Tensor) -> npt.NDArray[np.float32]:
-            return np.ascontiguousarray(tensor.detach().numpy(), np.float32)
+            # A copy: an optimiser changes parameters in place.
+            return np.array(tensor.detach().numpy(), np.float32, order="C")
 
         return Weights(
             heads.logits.detach().double().numpy(),
