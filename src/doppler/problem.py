@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
 from doppler.cluster.cluster import Cluster
 from doppler.errors import ProblemError
@@ -130,28 +131,11 @@ class Problem:
         programming duality); the weights are improved by a few subgradient steps.
         """
         compute = self.arrays.compute
-        fastest = compute.min(axis=1)
-        best = max(float(self.longest_path(fastest)), 0.0)
-        can = np.isfinite(compute)
-        # A device that can run no op has no mean time, and gets next to no weight.
-        mean = np.where(can, compute, 0.0).sum(axis=0) / np.maximum(can.sum(axis=0), 1)
-        weights = can.any(axis=0) / np.maximum(mean, 1e-300) + 1e-12
-        weights /= weights.sum()
-        with np.errstate(invalid="ignore"):
-            for step in range(200):
-                weighted = np.where(np.isfinite(compute), compute * weights, np.inf)
-                choice = weighted.argmin(axis=1)
-                best = max(best, float(weighted[np.arange(self.n_ops), choice].sum()))
-                load = np.bincount(
-                    choice,
-                    fastest * 0 + compute[np.arange(self.n_ops), choice],
-                    minlength=self.n_devices,
-                )
-                if load.max() <= 0:
-                    break
-                weights = weights * np.exp(0.5 / (1 + step) * (load / load.max() - 1))
-                weights /= weights.sum()
-        return best
+        path = self.longest_path(compute.min(axis=1))
+        # Devices with equal times share one weight: that loses nothing, by symmetry.
+        kinds, equal = np.unique(compute.T, axis=0, return_counts=True)
+        split: float = _fractional_split(np.ascontiguousarray(kinds.T), equal, 200)
+        return max(path, split)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -212,6 +196,63 @@ class Problem:
 
     def __repr__(self) -> str:
         return f"Problem({self.graph!r}, {self.cluster.name!r})"
+
+
+@njit(cache=True, nogil=True)
+def _fractional_split(compute, equal, steps):  # type: ignore[no-untyped-def]
+    """Bound the largest load of any split of the work, see :attr:`Problem.lower_bound`.
+
+    O(steps x ops x kinds).
+
+    Parameters
+    ----------
+    compute : float64 array, shape [ops, kinds]
+        Time of each op on each kind of device, seconds; infinite where it cannot run.
+    equal : int64 array, shape [kinds]
+        Number of devices of each kind.
+    steps : int
+        Of the subgradient method.
+
+    Returns
+    -------
+    float
+        Seconds.
+    """
+    n_ops, n_kinds = compute.shape
+    weights = np.empty(n_kinds)
+    load = np.empty(n_kinds)
+    for kind in range(n_kinds):
+        total, count = 0.0, 0
+        for op in range(n_ops):
+            if compute[op, kind] < np.inf:
+                total += compute[op, kind]
+                count += 1
+        # A device that can run no op has no mean time, and gets next to no weight.
+        mean = max(total / max(count, 1), 1e-300)
+        weights[kind] = equal[kind] * ((1.0 / mean if count > 0 else 0.0) + 1e-12)
+    weights /= weights.sum()
+    best = 0.0
+    for step in range(steps if n_kinds > 1 else 1):
+        load[:] = 0.0
+        bound = 0.0
+        for op in range(n_ops):
+            least = np.inf
+            choice = 0
+            for kind in range(n_kinds):
+                weighted = compute[op, kind] * weights[kind] / equal[kind]
+                if weighted < least:
+                    least = weighted
+                    choice = kind
+            bound += least
+            load[choice] += compute[op, choice] / equal[choice]
+        best = max(best, bound)
+        most = load.max()
+        if most <= 0.0:
+            break
+        for kind in range(n_kinds):
+            weights[kind] *= np.exp(0.5 / (1.0 + step) * (load[kind] / most - 1.0))
+        weights /= weights.sum()
+    return best
 
 
 def _arrays(graph: Graph, cluster: Cluster) -> Arrays:
