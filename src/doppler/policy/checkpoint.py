@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from doppler.errors import CheckpointError, DopplerError
+from doppler.errors import CheckpointError, UnknownNameError
 from doppler.files import write_atomic
 from doppler.policy.features import DEVICE_FEATURES, NODE_FEATURES, FeatureSet
 from doppler.policy.network import DualPolicy, Sizes
@@ -21,6 +21,8 @@ from doppler.policy.network import DualPolicy, Sizes
 FORMAT = "doppler-policy"
 VERSION = 1
 PRETRAINED = "pretrained"
+# Of what a header may claim.
+MOST = 4096
 
 
 def save_policy(
@@ -65,18 +67,28 @@ def load_policy(path: str | Path) -> DualPolicy:
                 f"{source}: trained on another set of {key.replace('_', ' ')} than this Doppler "
                 "computes; train it again"
             )
+    sizes = _sizes(header, source)
     try:
-        policy = DualPolicy(Sizes(**header["sizes"]), FeatureSet.named(header["feature_set"]))
+        features = FeatureSet.named(str(header.get("feature_set")))
         with safe_open(source, framework="pt") as file:
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        policy.load_state_dict(weights)
-    except DopplerError as error:
+    except UnknownNameError as error:
         raise CheckpointError(f"{source}: {error}") from None
-    except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"{source}: its weights do not fit its header ({reason})") from None
+    except (SafetensorError, RuntimeError) as error:
+        raise CheckpointError(f"{source}: its weights cannot be read ({error})") from None
+    # On the device without memory, since a header may ask for networks of any size.
+    with torch.device("meta"):
+        expected = DualPolicy(sizes, features).state_dict()
+    for name in sorted(expected.keys() | weights.keys()):
+        found, wanted = (_describe(tensors.get(name)) for tensors in (weights, expected))
+        if found != wanted:
+            raise CheckpointError(
+                f"{source}: its weights do not fit its header ({name} is {found}, not {wanted})"
+            )
     if not all(bool(torch.isfinite(tensor).all()) for tensor in weights.values()):
         raise CheckpointError(f"{source}: holds weights that are not finite numbers")
+    policy = DualPolicy(sizes, features)
+    policy.load_state_dict(weights)
     policy.eval()
     return policy
 
@@ -110,6 +122,27 @@ def read_header(path: str | Path) -> dict[str, Any]:
             f"{source}: policy version {header.get('version')!r}, this Doppler reads {VERSION}"
         )
     return header
+
+
+def _sizes(header: Mapping[str, Any], source: Path) -> Sizes:
+    names = [field.name for field in dataclasses.fields(Sizes)]
+    sizes = header.get("sizes")
+    if (
+        not isinstance(sizes, dict)
+        or sorted(sizes) != sorted(names)
+        or not all(type(size) is int and 1 <= size <= MOST for size in sizes.values())
+    ):
+        raise CheckpointError(
+            f"{source}: its header must give whole numbers from 1 to {MOST} as "
+            f"{', '.join(names)}, not {sizes!r}"
+        )
+    return Sizes(**sizes)
+
+
+def _describe(tensor: torch.Tensor | None) -> str:
+    if tensor is None:
+        return "missing"
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
 def _path(path: str | Path) -> Path:
