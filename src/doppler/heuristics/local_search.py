@@ -16,7 +16,7 @@ from numba import njit
 
 from doppler.errors import MemoryLimitError
 from doppler.heuristics.base import Deadline, Solution
-from doppler.heuristics.critical_path import critical_path_trace
+from doppler.heuristics.critical_path import critical_path, critical_path_trace
 from doppler.placement import Placement
 from doppler.problem import Problem
 from doppler.simulator import describe_overflow, simulate
@@ -37,15 +37,17 @@ REGION = 9
 
 
 @njit(cache=True, nogil=True)
-def objective(arrays, devices, priority, bounded, reference, work):  # type: ignore[no-untyped-def]
+def objective(arrays, devices, priority, bounded, penalty, work):  # type: ignore[no-untyped-def]
     """Makespan in seconds; where memory overflows, more than any placement that fits.
 
     Parameters
     ----------
+    priority : int32 array, shape [ops] or [0]
+        Empty: first ready, first run.
     bounded : bool
         Whether memory has to be looked at.
-    reference : float
-        A makespan of the problem, the unit of the penalty.
+    penalty : float
+        More than any makespan of the problem, seconds; see :func:`longest_makespan`.
     """
     if not bounded:
         makespan, _ = run(arrays, devices, priority, 0.0, 0, False, work)
@@ -54,9 +56,10 @@ def objective(arrays, devices, priority, bounded, reference, work):  # type: ign
     peak = peak_memory(arrays, devices, work, n_sent)
     over = 0.0
     for device in range(len(peak)):
-        over += max(0.0, peak[device] / arrays.capacity[device] - 1.0)
+        if peak[device] > arrays.capacity[device]:
+            over += (peak[device] - arrays.capacity[device]) / arrays.capacity[device]
     if over > 0.0:
-        return makespan + 1000.0 * reference * (1.0 + over)
+        return makespan + penalty * (1.0 + over)
     return makespan
 
 
@@ -125,7 +128,8 @@ def anneal(  # type: ignore[no-untyped-def]
     members_ptr,
     members,
     bounded,
-    reference,
+    penalty,
+    ordered,
     seed,
     steps,
     temperature,
@@ -147,6 +151,10 @@ def anneal(  # type: ignore[no-untyped-def]
     ----------
     members_ptr, members : int32 array
         CSR of the colocation groups' ops.
+    bounded, penalty
+        As for :func:`objective`.
+    ordered : bool
+        Whether the run-time goes by priority; if not, the ranks only say which ops are near.
     steps : int
     temperature : float
         Seconds.
@@ -165,15 +173,16 @@ def anneal(  # type: ignore[no-untyped-def]
     """
     np.random.seed(seed)
     n_ops = len(devices)
-    # A region may hold as many colocation groups as ops; no op is noted twice within a move but by
-    # a path that returns to it.
-    changed = np.empty(n_ops * 2 + REGION * 2, np.int32)
-    before = np.empty(n_ops * 2 + REGION * 2, np.int32)
+    # No op is noted twice within a move: two that swap are of different groups, and a region takes
+    # only ops that are still at its home.
+    changed = np.empty(n_ops, np.int32)
+    before = np.empty(n_ops, np.int32)
+    queue = priority if ordered else priority[:0]
     for _ in range(steps):
         count = 0
         source = -1
         rank = -1
-        kind = np.random.randint(0, 10)
+        kind = np.random.randint(0, 10 if ordered else 7)
         op = np.random.randint(0, n_ops)
         if kind < 3:
             target = _target(arrays, devices, op)
@@ -195,7 +204,7 @@ def anneal(  # type: ignore[no-untyped-def]
             target = _target(arrays, devices, op)
             home = devices[op]
             for _ in range(np.random.randint(2, REGION)):
-                if devices[op] != home or count >= n_ops:
+                if devices[op] != home:
                     break
                 count = _move(
                     arrays, members_ptr, members, devices, op, target, changed, before, count
@@ -212,7 +221,7 @@ def anneal(  # type: ignore[no-untyped-def]
                 _move_rank(priority, by_rank, source, rank)
         if count == 0 and rank == source:
             continue
-        new = objective(arrays, devices, priority, bounded, reference, work)
+        new = objective(arrays, devices, queue, bounded, penalty, work)
         if new <= cost or np.random.random() < np.exp((cost - new) / temperature):
             cost = new
             if cost < best:
@@ -229,7 +238,7 @@ def anneal(  # type: ignore[no-untyped-def]
 
 @dataclass
 class _Chain:
-    """One annealing process."""
+    """One annealing process; ``reference`` is the makespan of its start, memory aside."""
 
     devices: IntArray
     priority: IntArray
@@ -238,6 +247,7 @@ class _Chain:
     best_devices: IntArray
     best_priority: IntArray
     best: float
+    reference: float
     work: Workspace
     evaluations: int = 0
 
@@ -250,11 +260,16 @@ class Annealer:
     problem : Problem
     threads : int, optional
         Number of independent chains, by default one per core.
+    runtime : {"priority", "fifo"}
+        What the placements are for. Where the run-time ignores priorities, only devices change.
     """
 
-    def __init__(self, problem: Problem, threads: int | None = None) -> None:
+    def __init__(
+        self, problem: Problem, threads: int | None = None, runtime: str = "priority"
+    ) -> None:
         self.problem = problem
         self.threads = threads or os.cpu_count() or 1
+        self.ordered = runtime == "priority"
         group = problem.arrays.group
         grouped = np.flatnonzero(group >= 0)
         self._members = grouped[np.argsort(group[grouped], kind="stable")].astype(np.int32)
@@ -264,6 +279,7 @@ class Annealer:
             out=self._members_ptr[1:],
         )
         self._bounded = problem.may_overflow
+        self._penalty = longest_makespan(problem)
 
     def refine(
         self,
@@ -288,19 +304,18 @@ class Annealer:
         placement : Placement
             The best of all chains, never worse than the best start.
         objective : float
-            Its makespan; more than a thousand makespans if it overflows memory.
+            Its makespan; more than any makespan of the problem if it overflows memory.
         evaluations : int
         """
-        reference = max(self._cost(starts[0], 0.0), 1e-300)
         chains = [
-            self._chain(starts[index % len(starts)], reference)
+            self._chain(starts[index % len(starts)])
             for index in range(max(self.threads, len(starts)))
         ]
         chains = sorted(chains, key=lambda chain: chain.best)[: self.threads]
         begin = deadline.elapsed
 
         def work(index: int) -> None:
-            self._run(chains[index], deadline, begin, [seed, index], reference, hot, cold)
+            self._run(chains[index], deadline, begin, [seed, index], hot, cold)
 
         if deadline.left > 0:
             with ThreadPoolExecutor(len(chains)) as pool:
@@ -315,7 +330,6 @@ class Annealer:
         deadline: Deadline,
         begin: float,
         seed: list[int],
-        reference: float,
         hot: float,
         cold: float,
     ) -> None:
@@ -325,14 +339,16 @@ class Annealer:
         floor = self.problem.lower_bound * (1 + 1e-9)
         while deadline.left > 0 and chain.best > floor:
             share = min(1.0, max(0.0, (deadline.elapsed - begin) / span))
-            temperature = hot * (cold / hot) ** share * min(chain.best, reference)
+            scale = max(min(chain.best, chain.reference), 1e-300)
+            temperature = hot * (cold / hot) ** share * scale
             started = deadline.elapsed
             chain.cost, chain.best = anneal(
                 self.problem.arrays,
                 self._members_ptr,
                 self._members,
                 self._bounded,
-                reference,
+                self._penalty,
+                self.ordered,
                 int(rng.integers(2**31)),
                 steps,
                 temperature,
@@ -349,10 +365,23 @@ class Annealer:
             took = max(deadline.elapsed - started, 1e-9)
             steps = int(max(1, min(4 * steps, steps * SLICE_SECONDS / took)))
 
-    def _chain(self, start: Placement, reference: float) -> _Chain:
+    def _chain(self, start: Placement) -> _Chain:
         devices = start.devices.copy()
         priority = ranks(self.problem, start)
-        cost = self._cost(start, reference)
+        work = self._workspace()
+        cost, reference = (
+            float(
+                objective(
+                    self.problem.arrays,
+                    devices,
+                    priority if self.ordered else priority[:0],
+                    bounded,
+                    self._penalty,
+                    work,
+                )
+            )
+            for bounded in (self._bounded, False)
+        )
         return _Chain(
             devices,
             priority,
@@ -361,25 +390,25 @@ class Annealer:
             devices.copy(),
             priority.copy(),
             cost,
-            self._workspace(),
-        )
-
-    def _cost(self, start: Placement, reference: float) -> float:
-        priority = ranks(self.problem, start)
-        return float(
-            objective(
-                self.problem.arrays,
-                start.devices,
-                priority,
-                self._bounded and reference > 0,
-                reference,
-                self._workspace(),
-            )
+            reference,
+            work,
         )
 
     def _workspace(self) -> Workspace:
         edges = self.problem.graph.n_edges if self._bounded else 0
         return make_workspace(self.problem.n_ops, self.problem.n_devices, edges)
+
+
+def longest_makespan(problem: Problem) -> float:
+    """Seconds > 0 that no placement exceeds: every op and every transfer by itself, at its slowest.
+
+    At any time before the end some op runs or some transfer is on its way.
+    """
+    arrays = problem.arrays
+    slowest = np.where(np.isfinite(arrays.compute), arrays.compute, 0.0).max(axis=1)
+    copies = np.minimum(np.diff(arrays.succ_ptr), problem.n_devices - 1)
+    moved = arrays.latency.max() + arrays.volume * arrays.factor.max()
+    return float(slowest.sum() + (copies * moved).sum()) or 1.0
 
 
 def ranks(problem: Problem, placement: Placement) -> IntArray:
@@ -410,20 +439,30 @@ def local_search(problem: Problem, *, budget: float = 0.0, seed: int = 0) -> Sol
         If nothing that fits in memory was found.
     """
     deadline = Deadline(budget)
-    order, devices, _ = critical_path_trace(problem, seed)
-    start = Placement(devices, rank_of(order))
+    try:
+        found = critical_path(problem, seed=seed)
+        start, tried = found.placement, found.evaluations
+    except MemoryLimitError:
+        # A move at a time, annealing may get to what fits.
+        order, devices, _ = critical_path_trace(problem, seed)
+        start, tried = Placement(devices, rank_of(order)), 1
     placement, _, evaluations = Annealer(problem).refine([start], deadline, seed)
     return fitting_solution(
         problem,
         placement,
-        evaluations + 1,
+        tried + evaluations,
         deadline.elapsed,
         "annealing from a critical-path schedule",
     )
 
 
 def fitting_solution(
-    problem: Problem, placement: Placement, evaluations: int, seconds: float, origin: str
+    problem: Problem,
+    placement: Placement,
+    evaluations: int,
+    seconds: float,
+    origin: str,
+    runtime: str = "priority",
 ) -> Solution:
     """Make a solution of one placement.
 
@@ -432,7 +471,7 @@ def fitting_solution(
     MemoryLimitError
         If it does not fit in memory; says how much is missing where.
     """
-    result = simulate(problem, placement)
+    result = simulate(problem, placement, runtime=runtime)
     if (result.peak_memory > problem.arrays.capacity).any():
         overflow = describe_overflow(problem, result.peak_memory)
         raise MemoryLimitError(f"{problem.graph.name}: {origin}: {overflow}")

@@ -337,8 +337,9 @@ def _episodes(  # type: ignore[no-untyped-def]
         if limited:
             peak = peak_memory(arrays, devices, scratch.work, n_sent)
             for device in range(len(peak)):
-                over = peak[device] / arrays.capacity[device] - 1.0
-                overflow[index] += max(0.0, over)
+                over = peak[device] - arrays.capacity[device]
+                if over > 0.0:
+                    overflow[index] += over / arrays.capacity[device]
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -9,11 +10,14 @@ import numpy as np
 import torch
 
 from doppler.cluster import Cluster
+from doppler.errors import MemoryLimitError
 from doppler.graph import Graph
-from doppler.heuristics.base import Deadline, Solution
-from doppler.heuristics.critical_path import critical_path_trace
-from doppler.heuristics.local_search import Annealer, fitting_solution, rank_of
-from doppler.heuristics.sibling_affinity import sibling_affinity_trace
+from doppler.heuristics.base import Deadline, Heuristic, Solution
+from doppler.heuristics.critical_path import critical_path
+from doppler.heuristics.heft import heft
+from doppler.heuristics.local_search import Annealer, fitting_solution
+from doppler.heuristics.sibling_affinity import sibling_affinity
+from doppler.heuristics.single_device import single_device
 from doppler.placement import Placement
 from doppler.policy.network import DualPolicy, Sizes, policy_inputs
 from doppler.policy.rollout import GREEDY, SAMPLE, Roller
@@ -26,6 +30,9 @@ BATCH = 16
 # What a greedy episode that does not fit in memory is worth, whatever the budget.
 RESCUE_SECONDS = 1.0
 KEPT = 8
+SCHEDULES: tuple[Heuristic, ...] = (sibling_affinity, critical_path)
+# Tried as well as long as nothing fits in memory.
+RESCUERS: tuple[Heuristic, ...] = (heft, single_device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +46,9 @@ class _Entry:
 class _Pool:
     """The best few placements so far; those that fit in memory come before those that do not."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, runtime: str) -> None:
         self.problem = problem
+        self.runtime = runtime
         self.evaluations = 0
         self._entries: list[_Entry] = []
 
@@ -49,6 +57,13 @@ class _Pool:
         self._entries.append(_Entry(placement, overflow, makespan, origin))
         self._entries.sort(key=lambda entry: (entry.overflow, entry.makespan))
         del self._entries[KEPT:]
+
+    def try_out(self, placement: Placement, origin: str) -> None:
+        """Simulate a placement and offer it."""
+        result = simulate(self.problem, placement, runtime=self.runtime)
+        capacity = self.problem.arrays.capacity
+        over = np.maximum(result.peak_memory - capacity, 0.0) / capacity
+        self.offer(placement, result.makespan, float(over.sum()), origin)
 
     @property
     def fits(self) -> bool:
@@ -64,7 +79,12 @@ class _Pool:
     def solution(self, seconds: float) -> Solution:
         winner = self._entries[0]
         return fitting_solution(
-            self.problem, winner.placement, self.evaluations, seconds, winner.origin
+            self.problem,
+            winner.placement,
+            self.evaluations,
+            seconds,
+            winner.origin,
+            self.runtime,
         )
 
 
@@ -91,7 +111,8 @@ def search(
         Seconds.
     seed : int
     runtime : {"priority", "fifo"}
-        The run-time that the episodes are scored for.
+        The run-time that the placement is for: the search minimises its makespan, and the solution
+        states it.
     samples : int, optional
         Sample exactly so many episodes besides the greedy one and search no further, whatever the
         budget.
@@ -106,7 +127,7 @@ def search(
     with torch.no_grad():
         weights = policy.weights(policy(policy_inputs(problem)))
     roller = Roller(problem)
-    pool = _Pool(problem)
+    pool = _Pool(problem, runtime)
     rng = np.random.default_rng([seed, 1])
 
     def play(mode: int, count: int, origin: str) -> None:
@@ -124,21 +145,22 @@ def search(
         return pool.solution(deadline.elapsed)
     if not pool.fits:
         deadline.budget = max(deadline.budget, deadline.elapsed + RESCUE_SECONDS)
+    if deadline.left <= 0:
+        return pool.solution(deadline.elapsed)
     floor = problem.lower_bound * (1 + 1e-9)
     while deadline.elapsed < SAMPLING_SHARE * deadline.budget and pool.best > floor:
         play(SAMPLE, BATCH, "sampled episode")
     if deadline.left > 0 and pool.best > floor:
-        annealer = Annealer(problem)
-        for trace in (sibling_affinity_trace, critical_path_trace):
-            order, devices, _ = trace(problem, seed)
-            placement = Placement(devices, rank_of(order))
-            result = simulate(problem, placement)
-            over = np.maximum(result.peak_memory / problem.arrays.capacity - 1.0, 0.0)
-            pool.offer(placement, result.makespan, float(over.sum()), "list schedule")
+        annealer = Annealer(problem, runtime=runtime)
+        for heuristic in SCHEDULES if pool.fits else SCHEDULES + RESCUERS:
+            # If none fits, annealing starts from the episode that overflows least.
+            with suppress(MemoryLimitError):
+                found = heuristic(problem, seed=seed)
+                pool.try_out(found.placement, found.origin)
         starts = pool.placements(annealer.threads)
-        placement, cost, evaluations = annealer.refine(starts, deadline, seed)
+        placement, _, evaluations = annealer.refine(starts, deadline, seed)
         pool.evaluations += evaluations
-        pool.offer(placement, cost, 0.0, "local search from the policy's episodes")
+        pool.try_out(placement, "local search from the policy's episodes")
     return pool.solution(deadline.elapsed)
 
 
@@ -149,9 +171,8 @@ def _compile(sizes: Sizes) -> None:
     policy = DualPolicy(sizes)
     weights = policy.weights(policy(policy_inputs(problem)))
     Roller(problem).play(weights, GREEDY, [0])
-    order, devices, _ = sibling_affinity_trace(problem)
-    critical_path_trace(problem)
-    start = Placement(devices, rank_of(order))
+    critical_path(problem)
+    start = sibling_affinity(problem).placement
     Annealer(problem, threads=1).refine([start], Deadline(0.05), 0)
 
 
