@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from doppler.errors import PlacementError
 from doppler.files import read_text, write_atomic
+from doppler.messages import shown_value
 from doppler.problem import Problem
 
 FORMAT = "doppler-placement"
@@ -38,7 +39,7 @@ class Placement:
     Raises
     ------
     PlacementError
-        If the arrays are not whole numbers >= 0 of equal length.
+        If the arrays are not whole numbers of equal length, at least one, or a device is < 0.
     """
 
     devices: IntArray
@@ -48,7 +49,9 @@ class Placement:
     def __post_init__(self) -> None:
         devices = _integers(self.devices, "devices")
         object.__setattr__(self, "devices", devices)
-        if devices.size and devices.min() < 0:
+        if not devices.size:
+            raise PlacementError("placement: the list of devices is empty")
+        if devices.min() < 0:
             raise PlacementError(
                 f"placement: op {int(devices.argmin())} has device {devices.min()}"
             )
@@ -131,7 +134,8 @@ class Placement:
             raise PlacementError(f"{path}: not a placement file (no format: {FORMAT})")
         if data.get("version") != VERSION:
             raise PlacementError(
-                f"{path}: placement version {data.get('version')!r}, this Doppler reads {VERSION}"
+                f"{path}: placement version {shown_value(data.get('version'))}, "
+                f"this Doppler reads {VERSION}"
             )
         info = data.get("info", {})
         try:
