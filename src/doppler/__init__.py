@@ -1,12 +1,18 @@
 """Doppler: learned placement of machine-learning dataflow graphs on clusters of devices."""
 
-from doppler.cluster import Cluster, Device, Link
-from doppler.graph import Graph, workloads
-from doppler.graph.formats import load_graph, save_graph
-from doppler.methods import place
-from doppler.placement import Placement
-from doppler.problem import Problem
-from doppler.simulator import Trace, simulate, simulate_many
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from doppler.cluster import Cluster, Device, Link
+    from doppler.graph import Graph, workloads
+    from doppler.graph.formats import load_graph, save_graph
+    from doppler.methods import place
+    from doppler.placement import Placement
+    from doppler.problem import Problem
+    from doppler.simulator import Trace, simulate, simulate_many
 
 __all__ = [
     "Cluster",
@@ -24,3 +30,38 @@ __all__ = [
     "workloads",
 ]
 __version__ = "0.1.0"
+
+# Loaded at first use: compiled kernels take most of a second, and `doppler --help` needs none.
+_HOMES = {
+    "Cluster": "doppler.cluster",
+    "Device": "doppler.cluster",
+    "Graph": "doppler.graph",
+    "Link": "doppler.cluster",
+    "Placement": "doppler.placement",
+    "Problem": "doppler.problem",
+    "Trace": "doppler.simulator",
+    "load_graph": "doppler.graph.formats",
+    "place": "doppler.methods",
+    "save_graph": "doppler.graph.formats",
+    "simulate": "doppler.simulator",
+    "simulate_many": "doppler.simulator",
+    "workloads": "doppler.graph",
+}
+_MODULES = {"cluster", "errors", "evaluation", "graph", "heuristics", "methods", "policy"} | {
+    *("placement", "problem", "simulator", "training", "viewer")
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    elif name in _MODULES:
+        value = import_module(f"doppler.{name}")
+    else:
+        raise AttributeError(f"module 'doppler' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from doppler.errors import ParamsError, UnknownNameError
+from doppler.graph.fingerprint import fingerprint
 from doppler.heuristics import HEURISTICS, Solution
 from doppler.heuristics.local_search import fitting_solution
 from doppler.placement import Placement
@@ -101,17 +101,16 @@ def place(
     Returns
     -------
     Placement
-        Fits in memory; ``info`` holds ``method``, ``graph``, ``cluster``, ``makespan_s``
-        (priorities honoured), ``makespan_fifo_s`` (first ready, first run), ``lower_bound_s``,
-        ``origin`` (how the winner came about), ``evaluations``, ``seconds``, ``budget_s`` and
-        ``seed``.
+        Fits in memory; ``info`` holds ``method``, ``graph``, ``graph_fingerprint``, ``cluster``,
+        ``makespan_s`` (priorities honoured), ``makespan_fifo_s`` (first ready, first run),
+        ``lower_bound_s``, ``origin`` (how the winner came about), ``evaluations``, ``seconds``,
+        ``budget_s`` and ``seed``.
 
     Raises
     ------
     DopplerError
         As :func:`solve`.
     """
-    started = time.perf_counter()
     solution = solve(problem, method, policy=policy, budget=budget, seed=seed, runtime=runtime)
     placement = solution.placement
     makespans = {
@@ -123,13 +122,14 @@ def place(
     info = {
         "method": method,
         "graph": problem.graph.name,
+        "graph_fingerprint": fingerprint(problem.graph),
         "cluster": problem.cluster.name,
         "makespan_s": makespans["priority"],
         "makespan_fifo_s": makespans["fifo"],
         "lower_bound_s": problem.lower_bound,
         "origin": solution.origin,
         "evaluations": solution.evaluations,
-        "seconds": time.perf_counter() - started,
+        "seconds": solution.seconds,
         "budget_s": budget,
         "seed": seed,
     }

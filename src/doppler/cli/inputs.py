@@ -1,0 +1,134 @@
+"""What commands read: graphs from files or workloads, problems, placements; and where they write.
+
+Every check here comes before the work, so that a mistake costs no time and writes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+from doppler.errors import DopplerError, GraphError, PlacementError
+
+if TYPE_CHECKING:
+    from doppler.graph import Graph
+    from doppler.placement import Placement
+    from doppler.problem import Problem
+
+WORKLOAD = "workload:"
+
+
+def read_graph(source: str) -> Graph:
+    """Load a graph file, or generate ``workload:NAME?size=value&tiles=count``.
+
+    ``tiles.DIMENSION=count`` sets the tiles of one dimension.
+
+    Raises
+    ------
+    GraphError, UnknownNameError
+        If the file or the workload's description is at fault.
+    """
+    from doppler.graph.formats import load_graph
+
+    if not source.startswith(WORKLOAD):
+        return load_graph(source)
+    from doppler.graph import workloads
+
+    name, _, query = source.removeprefix(WORKLOAD).partition("?")
+    return workloads.make(name, **_sizes(source, query))
+
+
+def _sizes(source: str, query: str) -> dict[str, Any]:
+    hint = "write it as workload:llama_layer?layers=2&tiles=8"
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+    except ValueError:
+        raise GraphError(f"{source}: {query!r} is not a list of key=value; {hint}") from None
+    sizes: dict[str, Any] = {}
+    tiles: dict[str, Any] = {}
+    for key, text in pairs:
+        name, dot, dimension = key.partition(".")
+        into, entry = (tiles, dimension) if dot and name == "tiles" else (sizes, key)
+        if entry in into:
+            raise GraphError(f"{source}: {key} is given twice; {hint}")
+        try:
+            into[entry] = json.loads(text)
+        except ValueError:
+            raise GraphError(f"{source}: {key} is {text!r}, must be a number; {hint}") from None
+    if tiles and "tiles" in sizes:
+        raise GraphError(f"{source}: give tiles, or tiles.DIMENSION, not both; {hint}")
+    return {**sizes, "tiles": tiles} if tiles else sizes
+
+
+def read_problem(graph: str, cluster: str | None) -> Problem:
+    """Load a graph on a cluster; without one, on the machine that the graph file names.
+
+    Raises
+    ------
+    DopplerError
+        If either is at fault, or no cluster is known.
+    """
+    from doppler.cluster import Cluster
+    from doppler.problem import Problem
+
+    machine = None if cluster is None else Cluster.load(cluster)
+    loaded = read_graph(graph)
+    if machine is None and loaded.machine is None:
+        raise GraphError(f"{graph}: the graph file names no machine; give one with --cluster")
+    return Problem(loaded, machine)
+
+
+def read_placement(path: Path, graph: Graph) -> Placement:
+    """Load a placement that was made for a graph.
+
+    Raises
+    ------
+    PlacementError
+        If the file is at fault, or says that it is for another graph.
+    """
+    from doppler.graph.fingerprint import fingerprint
+    from doppler.placement import Placement
+
+    placement = Placement.load(path)
+    if placement.devices.size != graph.n_ops:
+        raise PlacementError(
+            f"{path}: places {placement.devices.size} ops, but graph {graph.name!r} has "
+            f"{graph.n_ops}; give the graph that it was made for"
+        )
+    known = placement.info.get("graph_fingerprint")
+    if known is not None and known != fingerprint(graph):
+        raise PlacementError(
+            f"{path}: was made for another graph ({placement.info.get('graph')!r}) than "
+            f"{graph.name!r}; give that one, or place this one"
+        )
+    return placement
+
+
+def check_output(path: Path | None) -> None:
+    """Raise if a file cannot be written, before the work that would fill it.
+
+    Raises
+    ------
+    DopplerError
+        If the path is a directory, or is under something that is no writable directory.
+    """
+    if path is None:
+        return
+    problem = None
+    try:
+        folder = path.absolute().parent
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+        if path.is_dir():
+            problem = "it is a directory"
+        elif not folder.is_dir():
+            problem = f"{folder} is not a directory"
+        elif not os.access(folder, os.W_OK):
+            problem = f"no permission in {folder}"
+    except (OSError, ValueError) as error:
+        problem = getattr(error, "strerror", None) or str(error)
+    if problem is not None:
+        raise DopplerError(f"{path}: cannot be written ({problem}); choose another path")

@@ -1,0 +1,51 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+GraphArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="GRAPH",
+        help="Graph file of any supported format, or workload:NAME?size=value&tiles=count.",
+        show_default=False,
+    ),
+]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        "-c",
+        metavar="C",
+        help="Preset, YAML file, or uniform:K; left out: the machine that the graph file names.",
+        show_default=False,
+    ),
+]
+PolicyOption = Annotated[
+    str,
+    typer.Option(
+        "--policy", metavar="P", help="Policy file of the learned method, or 'pretrained'."
+    ),
+]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="Seed, at least 0.")]
+RuntimeOption = Annotated[
+    str,
+    typer.Option(
+        "--runtime",
+        metavar="priority|fifo",
+        help="Ready ops go by priority, or first ready, first run.",
+    ),
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="OUT", help="Write the result here.", show_default=False
+    ),
+]

@@ -1,0 +1,94 @@
+"""``doppler place``: a placement for a graph."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from doppler.cli.inputs import check_output, read_problem
+from doppler.cli.options import (
+    ClusterOption,
+    GraphArgument,
+    JsonOption,
+    OutputOption,
+    PolicyOption,
+    RuntimeOption,
+    SeedOption,
+)
+from doppler.cli.output import make_facts, make_title, print_json, print_text, progress
+
+EXAMPLES = (
+    "doppler place layer.json --cluster p100x4 -o placement.json",
+    "doppler place layer.txt --cluster uniform:4 --budget 20 --json",
+    "doppler place workload:moe_layer --cluster v100x8 --method heft",
+)
+
+
+def place(
+    graph: GraphArgument,
+    cluster: ClusterOption = None,
+    method: Annotated[
+        str, typer.Option("--method", "-m", metavar="M", help="'doppler' or a heuristic.")
+    ] = "doppler",
+    policy: PolicyOption = "pretrained",
+    budget: Annotated[
+        float,
+        typer.Option("--budget", "-b", metavar="S", help="Seconds to search; 0: greedy only."),
+    ] = 2.0,
+    seed: SeedOption = 0,
+    runtime: RuntimeOption = "priority",
+    output: OutputOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Place a graph on a cluster, with a trained policy or a heuristic."""
+    check_output(output)
+    with progress("loading"):
+        problem = read_problem(graph, cluster)
+        from doppler import methods
+        from doppler.simulator import simulate
+    with progress(f"placing with {method}", budget):
+        placement = methods.place(problem, method, policy, budget, seed, runtime=runtime)
+    result = simulate(problem, placement, runtime=runtime)
+    if output is not None:
+        placement.save(output)
+    from doppler.cli.devices import use_of_devices
+
+    values: dict[str, Any] = {
+        **placement.info,
+        "runtime": runtime,
+        "ops": problem.n_ops,
+        "devices": problem.n_devices,
+        "by_device": use_of_devices(problem, result),
+        "output": None if output is None else str(output),
+    }
+    if json:
+        print_json(values)
+    else:
+        _print(values)
+
+
+def _print(values: dict[str, Any]) -> None:
+    from rich.text import Text
+
+    from doppler.cli.devices import table_of_devices
+    from doppler.viewer.units import count_of, format_percent, format_seconds
+
+    makespan, bound = values["makespan_s"], values["lower_bound_s"]
+    gap = f", +{format_percent(max(0.0, makespan / bound - 1))}" if bound > 0 else ""
+    sizes = f"{count_of(values['ops'], 'op')}, {count_of(values['devices'], 'device')}"
+    facts = [
+        ("size", sizes),
+        ("makespan", format_seconds(makespan)),
+        ("first ready, first run", format_seconds(values["makespan_fifo_s"])),
+        ("lower bound", f"{format_seconds(bound)}{gap}"),
+        ("method", f"{values['method']}: {values['origin']}"),
+        ("evaluations", f"{values['evaluations']:,} in {format_seconds(values['seconds'], 3)}"),
+        ("written to", values["output"] or "nowhere; give -o"),
+    ]
+    print_text(
+        make_title(f"{values['graph']} on {values['cluster']}"),
+        make_facts(facts),
+        Text(),
+        table_of_devices(values["by_device"]),
+    )

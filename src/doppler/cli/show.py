@@ -1,0 +1,236 @@
+"""``doppler show``: a graph, a placement or a trace, in the terminal or as a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from doppler.cli.inputs import WORKLOAD, check_output, read_graph, read_placement, read_problem
+from doppler.cli.options import ClusterOption, JsonOption
+from doppler.cli.output import make_facts, make_table, make_title, print_json, print_text, progress
+from doppler.errors import DopplerError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from doppler.graph import Graph
+    from doppler.placement import Placement
+
+EXAMPLES = (
+    "doppler show layer.json",
+    "doppler show layer.json -o layer.html",
+    "doppler show placement.json --graph layer.json --cluster p100x4 --timeline -o run.html",
+    "doppler show trace.json",
+)
+_PLACEMENT, _TRACE = "doppler-placement", "doppler-trace"
+
+
+def show(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="GRAPH|PLACEMENT|TRACE",
+            help="A file, told apart by its content, or workload:NAME.",
+            show_default=False,
+        ),
+    ],
+    graph: Annotated[
+        str | None,
+        typer.Option(
+            "--graph",
+            "-g",
+            metavar="GRAPH",
+            help="Graph of the placement.",
+            show_default=False,
+        ),
+    ] = None,
+    cluster: ClusterOption = None,
+    timeline: Annotated[
+        bool, typer.Option("--timeline", help="Of a placement: its simulated run, not the graph.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="OUT.html",
+            help="Write one self-contained HTML page instead of a summary.",
+            show_default=False,
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Show a graph, a placement or a trace."""
+    check_output(output)
+    with progress("loading"):
+        kind = _kind(source)
+        if kind != "placement" and (graph or cluster or timeline):
+            raise DopplerError(
+                f"{source}: is a {kind}; --graph, --cluster and --timeline go with a placement"
+            )
+        page, summary, values = {
+            "graph": lambda: _graph(source, output is not None),
+            "placement": lambda: _placement(source, graph, cluster, timeline, output is not None),
+            "trace": lambda: _trace(source, output is not None),
+        }[kind]()
+    if output is not None:
+        from doppler.files import write_atomic
+
+        write_atomic(output, page)
+    if json:
+        print_json({"kind": kind, **values, "output": None if output is None else str(output)})
+    elif output is None:
+        print_text(summary)
+    else:
+        from rich.text import Text
+
+        from doppler.viewer.labels import printable
+        from doppler.viewer.units import count_of
+
+        print_text(Text(printable(f"{output}: {kind} of {count_of(values['ops'], 'op')}")))
+
+
+def _kind(source: str) -> str:
+    """Tell by its content what a file holds."""
+    if source.startswith(WORKLOAD):
+        return "graph"
+    import json
+
+    from doppler.files import read_text
+
+    text = read_text(source, "graph, placement or trace", DopplerError)
+    if _PLACEMENT not in text and _TRACE not in text:
+        return "graph"
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DopplerError(f"{source}: is damaged or cut short, not JSON ({error})") from None
+    if isinstance(document, dict):
+        other = document.get("otherData")
+        if document.get("format") == _PLACEMENT:
+            return "placement"
+        if isinstance(other, dict) and other.get("format") == _TRACE:
+            return "trace"
+    return "graph"
+
+
+def _graph(source: str, paged: bool) -> tuple[str, RenderableType, dict[str, Any]]:
+    from collections import Counter
+
+    from doppler.viewer import render_graph, summarize_graph
+
+    graph = read_graph(source)
+    values = {
+        "graph": graph.name,
+        "ops": graph.n_ops,
+        "edges": graph.n_edges,
+        "meta_ops": len(set(graph.meta_ops)),
+        "levels": int(graph.depth.max()) + 1,
+        "kinds": dict(Counter(graph.kinds).most_common()),
+        "flops": float(graph.flops.sum()),
+        "output_bytes": float(graph.output_bytes.sum()),
+        "parameter_bytes": float(graph.param_bytes.sum()),
+        "compute_s": None if graph.compute_s is None else float(graph.compute_s.sum()),
+        "transfer_s": None if graph.transfer_s is None else float(graph.transfer_s.sum()),
+    }
+    return render_graph(graph) if paged else "", summarize_graph(graph), values
+
+
+def _trace(source: str, paged: bool) -> tuple[str, RenderableType, dict[str, Any]]:
+    import numpy as np
+
+    from doppler.viewer import load_chrome, render_timeline, summarize_trace
+
+    trace, labels = load_chrome(source)
+    busy = np.bincount(trace.device, trace.end - trace.start, minlength=len(trace.device_names))
+    values = {
+        "label": trace.label,
+        "makespan_s": trace.makespan,
+        "ops": int(trace.op.size),
+        "transfers": int(trace.transfer_op.size),
+        "busy_s": dict(zip(trace.device_names, busy.tolist(), strict=True)),
+    }
+    page = render_timeline(trace, labels, Path(source).stem) if paged else ""
+    return page, summarize_trace(trace, labels), values
+
+
+def _placement(
+    source: str, graph: str | None, cluster: str | None, timeline: bool, paged: bool
+) -> tuple[str, RenderableType, dict[str, Any]]:
+    from doppler.placement import Placement
+
+    if graph is None:
+        if paged or timeline or cluster is not None:
+            raise DopplerError(f"{source}: is a placement; give its graph too, with --graph")
+        placement = Placement.load(source)
+        values = _facts(placement)
+        return "", _summary(values), values
+    if timeline or cluster is not None:
+        return _simulated(source, graph, cluster, timeline, paged)
+    from doppler.viewer import render_graph
+
+    loaded = read_graph(graph)
+    placement = read_placement(Path(source), loaded)
+    values = _facts(placement)
+    page = render_graph(loaded, placement, title=_title(loaded, placement)) if paged else ""
+    return page, _summary(values), values
+
+
+def _simulated(
+    source: str, graph: str, cluster: str | None, timeline: bool, paged: bool
+) -> tuple[str, RenderableType, dict[str, Any]]:
+    from doppler.simulator import simulate
+    from doppler.viewer import render_graph, render_timeline, summarize_trace
+
+    problem = read_problem(graph, cluster)
+    placement = read_placement(Path(source), problem.graph)
+    result = simulate(problem, placement)
+    names = [device.name for device in problem.cluster.devices]
+    values = {**_facts(placement, names), "makespan_s": result.makespan}
+    title = _title(problem.graph, placement)
+    page = ""
+    if paged and timeline:
+        page = render_timeline(result.trace, problem, title)
+    elif paged:
+        page = render_graph(problem.graph, placement, device_names=names, title=title)
+    summary = summarize_trace(result.trace, problem) if timeline else _summary(values)
+    return page, summary, values
+
+
+def _title(graph: Graph, placement: Placement) -> str:
+    method = placement.info.get("method")
+    return f"{graph.name}, placed by {method}" if method else f"{graph.name}, placed"
+
+
+def _facts(placement: Placement, names: list[str] | None = None) -> dict[str, Any]:
+    import numpy as np
+
+    ops = np.bincount(placement.devices, minlength=len(names or [])).tolist()
+    return {
+        "ops": int(placement.devices.size),
+        "prioritised": placement.priority is not None,
+        "by_device": dict(zip(names or [f"device {d}" for d in range(len(ops))], ops, strict=True)),
+        "info": dict(placement.info),
+    }
+
+
+def _summary(values: dict[str, Any]) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    from doppler.viewer.labels import printable
+    from doppler.viewer.units import format_seconds
+
+    info = values["info"]
+    rows = [("ops", f"{values['ops']:,}")]
+    if "makespan_s" in values:
+        rows.append(("makespan", format_seconds(values["makespan_s"])))
+    rows.append(("order", "by priority" if values["prioritised"] else "first ready, first run"))
+    rows += [(str(key), str(value)) for key, value in info.items() if key != "graph"]
+    table = make_table("device", ">ops")
+    for name, ops in values["by_device"].items():
+        table.add_row(Text(printable(name)), f"{ops:,}")
+    title = make_title(str(info.get("graph", "placement")))
+    return Group(title, make_facts(rows), Text(), table)

@@ -1,0 +1,191 @@
+"""Every method on one problem, at equal seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from doppler.cluster import Cluster
+from doppler.errors import MemoryLimitError, UnknownNameError
+from doppler.evaluation.results import CaseResult, MethodResult
+from doppler.graph import Graph
+from doppler.heuristics import HEURISTICS, Solution
+from doppler.methods import LEARNED, METHODS, PRETRAINED, solve
+from doppler.placement import Placement
+from doppler.problem import Problem
+from doppler.simulator import simulate, simulate_many
+
+if TYPE_CHECKING:
+    from doppler.policy.network import DualPolicy
+
+JITTER = 0.1
+JITTER_SEEDS = 16
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """What came of comparing methods on a problem.
+
+    Attributes
+    ----------
+    case : CaseResult
+        Of the methods that found a placement that fits in memory.
+    placements : mapping of str to Placement
+        Their placements.
+    failures : mapping of str to str
+        Why the other methods found none.
+    """
+
+    case: CaseResult
+    placements: Mapping[str, Placement]
+    failures: Mapping[str, str]
+
+
+def compare(
+    problem: Problem,
+    methods: Sequence[str] = METHODS,
+    *,
+    budget: float,
+    seed: int = 0,
+    policy: str | Path | DualPolicy = PRETRAINED,
+    jitter: float = JITTER,
+    jitter_seeds: int = JITTER_SEEDS,
+    best_known: float | None = None,
+    graph: str | None = None,
+    cluster: str | None = None,
+    say: Say = lambda _: None,
+) -> Comparison:
+    """Run methods on one problem, one after another, each with the same budget and every core.
+
+    A deterministic method answers once, so that it takes less. Loading a policy and compiled code
+    is not counted.
+
+    Parameters
+    ----------
+    problem : Problem
+    methods : sequence of str
+        Names, at least one.
+    budget : float
+        Seconds of each.
+    seed : int
+    policy : str, path or DualPolicy
+        Of the learned method.
+    jitter : float
+        Standard deviation of the logarithm of each duration in the runs that give mean and spread.
+    jitter_seeds : int
+        How many such runs of each placement.
+    best_known : float, optional
+        Smallest makespan known from elsewhere, seconds.
+    graph, cluster : str, optional
+        Names for the result; by default their own.
+    say : callable
+        Told the name of each method before it runs.
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    UnknownNameError
+        On a method that there is not.
+    MemoryLimitError
+        If no method found a placement that fits in memory.
+    DopplerError
+        As :func:`doppler.methods.solve`.
+    """
+    for name in methods:
+        if name not in METHODS:
+            raise UnknownNameError("method", name, METHODS)
+    if LEARNED in methods and isinstance(policy, str | Path):
+        from doppler.policy.checkpoint import load_policy
+
+        policy = load_policy(policy)
+    results: dict[str, MethodResult] = {}
+    placements: dict[str, Placement] = {}
+    failures: dict[str, str] = {}
+    for name in dict.fromkeys(methods):
+        say(name)
+        if name != LEARNED:
+            _warm_up(name)
+        try:
+            solution = solve(problem, name, policy=policy, budget=budget, seed=seed)
+        except MemoryLimitError as error:
+            failures[name] = str(error)
+            continue
+        results[name] = measure(problem, solution, jitter, jitter_seeds)
+        placements[name] = solution.placement
+    if not results:
+        raise MemoryLimitError(next(iter(failures.values()), "no method to compare"))
+    return Comparison(
+        as_case(problem, results, best_known=best_known, graph=graph, cluster=cluster),
+        placements,
+        failures,
+    )
+
+
+def as_case(
+    problem: Problem,
+    results: Mapping[str, MethodResult],
+    *,
+    best_known: float | None = None,
+    graph: str | None = None,
+    cluster: str | None = None,
+) -> CaseResult:
+    """Put results together; the best known makespan is at most that of the best of them."""
+    best = min(result.makespan_s for result in results.values())
+    return CaseResult(
+        graph=problem.graph.name if graph is None else graph,
+        cluster=problem.cluster.name if cluster is None else cluster,
+        ops=problem.n_ops,
+        devices=problem.n_devices,
+        methods=results,
+        best_known_s=best if best_known is None else min(best, best_known),
+        lower_bound_s=problem.lower_bound,
+    )
+
+
+def measure(
+    problem: Problem,
+    solution: Solution,
+    jitter: float = JITTER,
+    jitter_seeds: int = JITTER_SEEDS,
+) -> MethodResult:
+    """Say what a solution is worth, also when durations vary or priorities are ignored.
+
+    Parameters
+    ----------
+    problem : Problem
+    solution : Solution
+    jitter, jitter_seeds
+        As for :func:`compare`. Every solution of a problem meets the same seeds.
+    """
+    placement = solution.placement
+    devices = np.tile(placement.devices, (jitter_seeds, 1))
+    priority = placement.priority
+    ranks = None if priority is None else np.tile(priority, (jitter_seeds, 1))
+    makespans = simulate_many(problem, devices, ranks, jitter=jitter, seeds=range(jitter_seeds))
+    return MethodResult(
+        makespan_s=solution.makespan,
+        seconds=solution.seconds,
+        jitter_mean_s=float(makespans.mean()),
+        jitter_std_s=float(makespans.std()),
+        extra={
+            "makespan_fifo_s": simulate(problem, placement, runtime="fifo").makespan,
+            "evaluations": solution.evaluations,
+            "origin": solution.origin,
+        },
+    )
+
+
+@cache
+def _warm_up(method: str) -> None:
+    """Compile what a heuristic runs, or load it from the cache, on a problem of four ops."""
+    graph = Graph.from_arrays([0, 0, 1, 2], [1, 2, 3, 3], np.ones(4), np.ones(4))
+    HEURISTICS[method](Problem(graph, Cluster.uniform(2)), budget=0.01)
