@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 
@@ -35,6 +34,21 @@ def test_import_works_without_the_pipeline_tools_and_without_torch() -> None:
     assert run(code).strip()
 
 
+def test_every_public_name_is_there_at_first_use() -> None:
+    import doppler
+
+    code = """
+import doppler
+for name in doppler.__all__:
+    getattr(doppler, name)
+    assert name in dir(doppler)
+print(doppler.workloads.make("ffnn", tiles=1).n_ops)
+"""
+    assert int(run(code)) > 0
+    with pytest.raises(AttributeError, match="no attribute 'simulat'"):
+        _ = doppler.simulat
+
+
 def test_importing_doppler_loads_none_of_the_pipeline_tools() -> None:
     code = (
         "import doppler, sys; print(sorted({'dvc', 'prefect', 'wandb', 'torch'} & {*sys.modules}))"
@@ -42,7 +56,6 @@ def test_importing_doppler_loads_none_of_the_pipeline_tools() -> None:
     assert run(code).strip() == "[]"
 
 
-@pytest.mark.skipif(importlib.util.find_spec("doppler.cli") is None, reason="there is no CLI yet")
 def test_help_does_not_load_torch() -> None:
     code = """
 import sys

@@ -45,10 +45,21 @@ _HOMES = {
     "save_graph": "doppler.graph.formats",
     "simulate": "doppler.simulator",
     "simulate_many": "doppler.simulator",
-    "workloads": "doppler.graph",
 }
-_MODULES = {"cluster", "errors", "evaluation", "graph", "heuristics", "methods", "policy"} | {
-    *("placement", "problem", "simulator", "training", "viewer")
+_MODULES = {
+    "cluster": "doppler.cluster",
+    "errors": "doppler.errors",
+    "evaluation": "doppler.evaluation",
+    "graph": "doppler.graph",
+    "heuristics": "doppler.heuristics",
+    "methods": "doppler.methods",
+    "placement": "doppler.placement",
+    "policy": "doppler.policy",
+    "problem": "doppler.problem",
+    "simulator": "doppler.simulator",
+    "training": "doppler.training",
+    "viewer": "doppler.viewer",
+    "workloads": "doppler.graph.workloads",
 }
 
 
@@ -56,7 +67,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
     elif name in _MODULES:
-        value = import_module(f"doppler.{name}")
+        value = import_module(_MODULES[name])
     else:
         raise AttributeError(f"module 'doppler' has no attribute {name!r}")
     globals()[name] = value
