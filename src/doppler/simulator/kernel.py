@@ -44,7 +44,7 @@ class Workspace(NamedTuple):
     queue_key, queue_op : float64, uint32 array, shape [ops]
         Queue per device of ops by (time at which they become ready, id), for the ops that come
         in that order.
-    head, tail : int64 array, shape [devices]
+    head, tail : uint32 array, shape [devices]
         First entry of each queue, and one past the last.
     pending_key, pending_op : float64, uint32 array, shape [ops]
         Heap per device in the same order, for the ops that do not.
@@ -72,8 +72,8 @@ class Workspace(NamedTuple):
     base: IndexArray
     queue_key: FloatArray
     queue_op: IndexArray
-    head: WideArray
-    tail: WideArray
+    head: IndexArray
+    tail: IndexArray
     pending_key: FloatArray
     pending_op: IndexArray
     n_pending: WideArray
@@ -115,8 +115,8 @@ def make_workspace(n_ops: int, n_devices: int, n_edges: int) -> Workspace:
         base=indices(n_devices + 1),
         queue_key=floats(n_ops),
         queue_op=indices(n_ops),
-        head=wide(n_devices),
-        tail=wide(n_devices),
+        head=indices(n_devices),
+        tail=indices(n_devices),
         pending_key=floats(n_ops),
         pending_op=indices(n_ops),
         n_pending=wide(n_devices),
@@ -284,6 +284,7 @@ def _run_batch(arrays, devices, priority, jitter, seeds, record, work, makespans
     n_devices = arrays.compute.shape[1]
     by_priority = priority.shape[1] > 0
     contended = arrays.n_channels > 0
+    plain = not (contended or record or jitter > 0.0)
     shift = -0.5 * jitter * jitter
     none = np.uint32(n_ops)
     # Every array is looked up once: a look-up in a tuple counts references, at some cost.
@@ -428,7 +429,10 @@ def _run_batch(arrays, devices, priority, jitter, seeds, record, work, makespans
             for edge in range(succ_ptr[op], succ_ptr[op + 1]):
                 consumer = succ[edge]
                 target = device_of[consumer]
-                if arrival_of[target] == op:
+                if plain:
+                    # Cheaper than to look up whether it was sent before; to itself it takes 0.
+                    arrives = ends + (latency[at, target] + volume[op] * factor[at, target])
+                elif arrival_of[target] == op:
                     arrives = arrival[target]
                 else:
                     duration = latency[at, target] + volume[op] * factor[at, target]
@@ -465,13 +469,14 @@ def _run_batch(arrays, devices, priority, jitter, seeds, record, work, makespans
                         )
                         n_ready[target] += 1
                     else:
-                        last = tail[target]
-                        if last == head[target] or _before(
-                            queue_key[last - 1], queue_op[last - 1], when, consumer
+                        slot = tail[target]
+                        last = np.uint32(slot - 1)
+                        if slot == head[target] or _before(
+                            queue_key[last], queue_op[last], when, consumer
                         ):
-                            queue_key[last] = when
-                            queue_op[last] = consumer
-                            tail[target] = last + 1
+                            queue_key[slot] = when
+                            queue_op[slot] = consumer
+                            tail[target] = slot + 1
                         else:
                             heap_push(
                                 pending_key,
