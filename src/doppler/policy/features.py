@@ -152,7 +152,9 @@ def node_features(problem: Problem) -> npt.NDArray[np.float32]:
     n_consumers = np.diff(arrays.succ_ptr)
     slowest = np.where(np.isfinite(arrays.compute), arrays.compute, 0.0).max(axis=1)
     base = np.maximum(compute, 1e-300)
-    parallelism = float(compute.sum()) / longest
+    total, total_moved = float(compute.sum()), float(moved.sum())
+    transfer_to_compute = total_moved / max(total, 1e-5 * total_moved, 1e-300)
+    parallelism = total / longest
     columns = (
         np.log1p(compute / mean),
         np.log1p(moved / mean),
@@ -168,7 +170,7 @@ def node_features(problem: Problem) -> npt.NDArray[np.float32]:
         n_consumers == 0,
         np.minimum(arrays.compute.min(axis=1) / base, 1.0),
         np.log1p(slowest / base),
-        np.full(problem.n_ops, np.log1p(moved.sum() / max(compute.sum(), 1e-300)).clip(max=10.0)),
+        np.full(problem.n_ops, np.log1p(transfer_to_compute).clip(max=10.0)),
         np.full(problem.n_ops, np.log1p(parallelism)),
         np.full(problem.n_ops, np.log1p(parallelism / problem.n_devices)),
     )
