@@ -1,0 +1,73 @@
+"""The schedule under construction, in plain Python with no thought for speed."""
+
+from __future__ import annotations
+
+from doppler import Problem
+
+
+class PlainPartial:
+    """Ops go one after the other to the end of a device; channels move one tensor at a time.
+
+    An op's inputs are sent in the order in which they are ready, equal ones by id; a tensor is
+    sent to a device once.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.inputs: list[list[int]] = [[] for _ in range(problem.n_ops)]
+        self.consumers: list[list[int]] = [[] for _ in range(problem.n_ops)]
+        for u, v in zip(problem.graph.src.tolist(), problem.graph.dst.tolist(), strict=True):
+            self.inputs[v].append(u)
+            self.consumers[u].append(v)
+        self.device: dict[int, int] = {}
+        self.finish: dict[int, float] = {}
+        self.device_free = [0.0] * problem.n_devices
+        self.channel_free = [0.0] * problem.arrays.n_channels
+        self.arrived: dict[tuple[int, int], float] = {}
+
+    def start(self, op: int, device: int, *, keep: bool = False) -> float:
+        """Earliest start of an op on a device; ``keep`` notes the transfers that it causes."""
+        arrays = self.problem.arrays
+        channel_free = list(self.channel_free)
+        arrived = dict(self.arrived)
+        start = self.device_free[device]
+        inputs = sorted(self.inputs[op])
+        if arrays.n_channels:
+            inputs.sort(key=lambda u: self.finish[u])
+        for u in inputs:
+            source = self.device[u]
+            if source == device:
+                start = max(start, self.finish[u])
+                continue
+            if (u, device) not in arrived:
+                seconds = float(
+                    arrays.latency[source, device]
+                    + arrays.volume[u] * arrays.factor[source, device]
+                )
+                channel = int(arrays.channel[source, device])
+                sent = self.finish[u]
+                if channel >= 0:
+                    sent = max(sent, channel_free[channel])
+                    channel_free[channel] = sent + seconds
+                arrived[u, device] = sent + seconds
+            start = max(start, arrived[u, device])
+        if keep:
+            self.channel_free, self.arrived = channel_free, arrived
+        return start
+
+    def place(self, op: int, device: int) -> None:
+        """Put an op at its earliest start."""
+        start = self.start(op, device, keep=True)
+        self.device[op] = device
+        self.finish[op] = start + float(self.problem.arrays.compute[op, device])
+        self.device_free[device] = self.finish[op]
+
+    def affinity(self, op: int, device: int) -> float:
+        """Communication that placing the op on the device forces on its consumers."""
+        moved = self.problem.mean_transfer
+        return sum(
+            min(float(moved[u]), float(moved[op]))
+            for w in self.consumers[op]
+            for u in self.inputs[w]
+            if u in self.device and self.device[u] != device
+        )

@@ -1,0 +1,97 @@
+"""The sibling-affinity list schedule, step by step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from heuristic_problems import problems
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from reference_partial import PlainPartial
+
+from doppler import Cluster, Graph, Placement, Problem, simulate, workloads
+from doppler.heuristics import heuristic
+from doppler.heuristics.local_search import rank_of
+from doppler.heuristics.sibling_affinity import sibling_affinity_trace
+
+quick = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+
+
+@quick
+@given(problem=problems(), seed=st.integers(0, 2**40))
+def test_schedules_are_valid(problem: Problem, seed: int) -> None:
+    order, devices, tied = sibling_affinity_trace(problem, seed)
+    assert sorted(order.tolist()) == list(range(problem.n_ops))
+    rank = rank_of(order)
+    for u, v in zip(problem.graph.src.tolist(), problem.graph.dst.tolist(), strict=True):
+        assert rank[u] < rank[v]
+    Placement(devices, rank).validate(problem)
+    assert tied[np.arange(problem.n_ops), devices[order]].all()
+    compute = problem.arrays.compute[order]
+    assert not (tied & ~np.isfinite(compute)).any()
+    again = sibling_affinity_trace(problem, seed)
+    assert all(np.array_equal(a, b) for a, b in zip(again, (order, devices, tied), strict=True))
+
+
+@quick
+@given(problem=problems(memory=False))
+def test_every_step_takes_the_best_op_and_device(problem: Problem) -> None:
+    order, devices, tied = sibling_affinity_trace(problem, noise=0.0)
+    level = problem.b_level(problem.mean_compute)
+    moved = problem.mean_transfer
+    group = problem.arrays.group
+    plain = PlainPartial(problem)
+    left = set(range(problem.n_ops))
+    home: dict[int, int] = {}
+    for step, op in enumerate(order.tolist()):
+        ready = [v for v in left if not left & set(plain.inputs[v])]
+        assert op in ready
+        assert level[op] == max(level[v] for v in ready)
+        left.remove(op)
+        can = np.flatnonzero(np.isfinite(problem.arrays.compute[op])).tolist()
+        if group[op] >= 0 and group[op] in home:
+            can = [home[group[op]]]
+        scores = {
+            device: plain.start(op, device)
+            + float(problem.arrays.compute[op, device])
+            + plain.affinity(op, device)
+            + sum(
+                float(moved[u])
+                for u in plain.inputs[op]
+                if plain.device[u] != device and (u, device) not in plain.arrived
+            )
+            for device in can
+        }
+        best = min(scores.values())
+        chosen = int(devices[op])
+        assert scores[chosen] == pytest.approx(best, rel=1e-9, abs=1e-12)
+        for device in range(problem.n_devices):
+            near = device in scores and scores[device] <= best * (1 + 2e-9) + 1e-12
+            assert not tied[step, device] or near
+        plain.place(op, chosen)
+        if group[op] >= 0:
+            home[group[op]] = chosen
+
+
+def test_siblings_meet() -> None:
+    # Two pairs of heavy tensors, each pair for one consumer: a pair on one device moves nothing.
+    graph = Graph.from_arrays([0, 1, 2, 3], [4, 4, 5, 5], [1.0] * 6, [10.0] * 4 + [0.0] * 2)
+    solution = heuristic("sibling_affinity")(Problem(graph, Cluster.uniform(2)))
+    devices = solution.placement.devices
+    assert devices[0] == devices[1] == devices[4]
+    assert devices[2] == devices[3] == devices[5]
+    assert devices[0] != devices[2]
+    assert solution.makespan == 3.0
+    assert solution.origin == "sibling-affinity list schedule"
+
+
+def test_restarts_say_so_and_help() -> None:
+    problem = Problem(workloads.llama_layer(), Cluster.uniform(4))
+    once = heuristic("sibling_affinity")(problem)
+    longer = heuristic("sibling_affinity")(problem, budget=0.1)
+    assert longer.makespan <= once.makespan
+    assert longer.evaluations > 1
+    assert longer.origin.startswith("sibling-affinity list schedule, best of ")
+    assert simulate(problem, longer.placement).makespan == longer.makespan
