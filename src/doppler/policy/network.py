@@ -122,20 +122,45 @@ class DualPolicy(nn.Module):
         self.features = features or FeatureSet.named("full")
         width, hidden = self.sizes.embedding, self.sizes.hidden
         self.encoder = Encoder(len(NODE_FEATURES), width, self.sizes.layers)
-        self.select = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
+        self.select_hidden = nn.Linear(width, width)
+        self.select_out = nn.Linear(width, 1)
         self.node = nn.Linear(width, hidden)
         self.code = nn.Linear(width, self.sizes.code)
         self.first = nn.Linear(len(DEVICE_FEATURES), hidden, bias=False)
         self.first_code = nn.Linear(self.sizes.code, hidden, bias=False)
         self.second = nn.Linear(hidden, 1, bias=False)
         self.direct = nn.Linear(len(DEVICE_FEATURES), 1, bias=False)
+        self.select_direct = nn.Linear(len(NODE_FEATURES), 1)
+        self._start_as_list_scheduler()
         used = torch.tensor(self.features.used, dtype=torch.float32)
         self.register_buffer("used", used, persistent=False)
+
+    def _start_as_list_scheduler(self) -> None:
+        """Begin near the sibling-affinity list schedule, and let learning find what is better.
+
+        SEL prefers high b-levels, PLC early ends, little forced communication and few transfers;
+        the hidden layers start small beside that.
+        """
+        with torch.no_grad():
+            self.select_out.weight.mul_(0.1)
+            self.second.weight.mul_(0.1)
+            self.select_direct.weight.zero_()
+            self.select_direct.bias.fill_(-10.0)
+            self.select_direct.weight[0, NODE_FEATURES.index("b_level")] = 20.0
+            self.direct.weight.zero_()
+            for name in ("end_above_least", "affinity_above_least", "transfers_above_least"):
+                self.direct.weight[0, DEVICE_FEATURES.index(name)] = -12.0
+
+    def place_parameters(self) -> list[Tensor]:
+        """Return the parameters of PLC that come after the encoder's outputs."""
+        layers = (self.first, self.first_code, self.second, self.direct)
+        return [layer.weight for layer in layers]
 
     def forward(self, inputs: Inputs) -> Heads:
         """Encode a problem."""
         embedded = self.encoder(*inputs)
-        raw = self.select(embedded).squeeze(-1)
+        raw = self.select_out(torch.relu(self.select_hidden(embedded)))
+        raw = (raw + self.select_direct(inputs.features)).squeeze(-1)
         logits = LOGIT_RANGE * torch.tanh(raw / LOGIT_RANGE)
         return Heads(logits, self.node(embedded), self.code(embedded))
 

@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from doppler.policy.likelihood import log_probabilities
+from doppler.policy.likelihood import LogProbabilities
 from doppler.policy.network import DualPolicy
+from doppler.policy.rollout import Record
 from doppler.training.case import TrainingCase, run_digest
+from doppler.training.gradient import Gradient
 from doppler.training.loop import Loop, Progress, Schedule, Tracker
 from doppler.training.traces import Traces
 
@@ -68,28 +70,40 @@ def imitate(
     digest = run_digest(policy, cases, {"seed": seed, **dataclasses.asdict(settings)}, *parts)
     loop = Loop(policy, settings.schedule, digest, state=state, tracker=tracker, progress=progress)
 
-    def update(number: int) -> tuple[Tensor, dict[str, float]]:
+    gradient = Gradient(policy)
+
+    def update(number: int) -> dict[str, float]:
         rng = np.random.default_rng([seed, 1, number])
         index = pick_case(seed, number, len(cases))
         case, shown = cases[index], traces[index]
         count = min(settings.traces, len(shown.order))
         picked = rng.choice(len(shown.order), count, replace=False)
-        order, choice, tied = shown.order[picked], shown.choice[picked], shown.tied[picked]
         heads = policy(case.inputs)
-        episodes = case.roller.follow(policy.weights(heads), order, choice)
-        found = log_probabilities(policy, heads, case.problem, episodes.record)
-        right = torch.from_numpy(tied & episodes.record.allowed)
-        place = torch.logsumexp(found.place.masked_fill(~right, -torch.inf), dim=-1)
-        select_loss, place_loss = -found.select.mean(), -place.mean()
-        best = found.place.argmax(dim=-1, keepdim=True)
-        accuracy = right.gather(-1, best).double().mean()
-        return select_loss + place_loss, {
-            "select_loss": float(select_loss),
-            "place_loss": float(place_loss),
-            "place_accuracy": float(accuracy),
-        }
+        episodes = case.roller.follow(
+            policy.weights(heads), shown.order[picked], shown.choice[picked]
+        )
+        tied = shown.tied[picked]
+        share = 1.0 / tied[:, :, 0].size
 
-    loop.run(update)
+        def objective(
+            found: LogProbabilities, record: Record, chunk: slice
+        ) -> tuple[Tensor, dict[str, float]]:
+            right = torch.from_numpy(tied[chunk] & record.allowed)
+            place = torch.logsumexp(found.place.masked_fill(~right, -torch.inf), dim=-1)
+            select_loss, place_loss = -found.select.sum() * share, -place.sum() * share
+            best = found.place.argmax(dim=-1, keepdim=True)
+            return select_loss + place_loss, {
+                "select_loss": select_loss.item(),
+                "place_loss": place_loss.item(),
+                "place_accuracy": right.gather(-1, best).sum().item() * share,
+            }
+
+        return gradient.add(heads, case.problem, episodes.record, objective)
+
+    try:
+        loop.run(update)
+    finally:
+        gradient.close()
 
 
 def pick_case(seed: int, number: int, count: int) -> int:

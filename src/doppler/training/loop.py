@@ -17,12 +17,13 @@ from torch import Tensor
 from doppler.errors import CheckpointError
 from doppler.files import write_atomic
 from doppler.policy.network import DualPolicy
+from doppler.training.gradient import one_torch_thread
 from doppler.training.incumbent import Incumbents
 
 FORMAT = "doppler-training-state"
 CHECKPOINT_SECONDS = 10.0
 
-Update = Callable[[int], tuple[Tensor, dict[str, float]]]
+Update = Callable[[int], dict[str, float]]
 Progress = Callable[[int, int, Mapping[str, float]], None]
 
 
@@ -106,8 +107,12 @@ class Loop:
         Parameters
         ----------
         update : callable
-            From the number of the update to the loss and its metrics.
+            From the number of the update to its metrics; adds to the parameters' ``grad``.
         """
+        with one_torch_thread():
+            self._run(update)
+
+    def _run(self, update: Update) -> None:
         schedule = self.schedule
         begin = self._restore()
         saved = time.monotonic()
@@ -119,9 +124,8 @@ class Loop:
             )
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
-            loss, metrics = update(number)
             self.optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            metrics = update(number)
             norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), schedule.gradient_norm)
             self.optimizer.step()
             self._log(number + 1, {**metrics, "gradient_norm": float(norm), "learning_rate": rate})

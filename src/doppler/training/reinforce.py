@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from doppler.policy.likelihood import log_probabilities
+from doppler.policy.likelihood import LogProbabilities
 from doppler.policy.network import DualPolicy
-from doppler.policy.rollout import SAMPLE
+from doppler.policy.rollout import SAMPLE, Record
 from doppler.training.case import TrainingCase, run_digest
+from doppler.training.gradient import Gradient, taken
 from doppler.training.imitation import pick_case
 from doppler.training.incumbent import Incumbents
 from doppler.training.loop import Loop, Progress, Schedule, Tracker
@@ -84,7 +85,9 @@ def reinforce(
     digest = run_digest(policy, cases, {"seed": seed, **dataclasses.asdict(settings)})
     loop = Loop(policy, settings.schedule, digest, state=state, tracker=tracker, progress=progress)
 
-    def update(number: int) -> tuple[Tensor, dict[str, float]]:
+    gradient = Gradient(policy)
+
+    def update(number: int) -> dict[str, float]:
         rng = np.random.default_rng([seed, 3, number])
         case = cases[pick_case(seed, number, len(cases))]
         seeds = rng.integers(2**31, size=settings.episodes).tolist()
@@ -97,22 +100,30 @@ def reinforce(
         deviation = float(cost.std())
         scale = 1.0 / deviation if deviation > 1e-9 * float(cost.mean()) else 0.0
         advantage = torch.from_numpy((cost.mean() - cost) * scale)
-        found = log_probabilities(policy, heads, case.problem, episodes.record)
-        choice = torch.from_numpy(episodes.record.choice.astype(np.int64)).unsqueeze(-1)
-        taken = found.select.sum(dim=1) + found.place.gather(-1, choice).squeeze(-1).sum(dim=1)
-        loss = -(advantage * taken).mean()
-        entropy = torch.zeros(())
-        if settings.entropy > 0:
+        share = 1.0 / settings.episodes
+
+        def objective(
+            found: LogProbabilities, record: Record, chunk: slice
+        ) -> tuple[Tensor, dict[str, float]]:
+            loss = -(advantage[chunk] * taken(found, record).sum(dim=1)).sum() * share
             finite = found.place.masked_fill(found.place == -torch.inf, 0.0)
-            entropy = -(finite.exp() * finite).sum(dim=-1).sum(dim=1).mean()
-            loss = loss - settings.entropy * entropy
+            entropy = -(finite.exp() * finite * (finite != 0)).sum() * share / case.problem.n_ops
+            if settings.entropy > 0:
+                loss = loss - settings.entropy * case.problem.n_ops * entropy
+            return loss, {"place_entropy": entropy.item()}
+
+        metrics = gradient.add(heads, case.problem, episodes.record, objective)
         incumbent = loop.incumbents.best.get(case.name)
         best = incumbent.makespan if incumbent is not None else float(cost.min())
         mean = float(episodes.makespans.mean())
-        return loss, {
+        return {
             "ratio_to_bound": mean / max(case.problem.lower_bound, 1e-300),
             "ratio_to_incumbent": mean / max(best, 1e-300),
+            **metrics,
         }
 
-    loop.run(update)
+    try:
+        loop.run(update)
+    finally:
+        gradient.close()
     return loop.incumbents

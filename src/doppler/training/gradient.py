@@ -1,0 +1,120 @@
+"""The gradient of a batch of episodes, chunk by chunk, on every core."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from doppler.policy.likelihood import LogProbabilities, log_probabilities
+from doppler.policy.network import DualPolicy, Heads
+from doppler.policy.rollout import Record
+from doppler.problem import Problem
+
+# Floats of PLC's hidden layer in one chunk: a few arrays of this size stay in a core's cache.
+CHUNK_FLOATS = 250_000
+
+Objective = Callable[[LogProbabilities, Record, slice], tuple[Tensor, dict[str, float]]]
+
+
+class Gradient:
+    """Differentiates an objective that is a sum over episodes.
+
+    The encoder is passed through once. The rest is cut into chunks of episodes, whose sizes depend
+    on the problem alone and whose gradients are added in their order, so that the result does not
+    depend on the number of threads.
+
+    Parameters
+    ----------
+    policy : DualPolicy
+    threads : int, optional
+        By default one per core.
+    """
+
+    def __init__(self, policy: DualPolicy, threads: int | None = None) -> None:
+        self.policy = policy
+        self.threads = threads or os.cpu_count() or 1
+        # Each worker computes alone: torch's own threads would fight over the cores.
+        self._pool = ThreadPoolExecutor(
+            self.threads, initializer=torch.set_num_threads, initargs=(1,)
+        )
+
+    def add(
+        self, heads: Heads, problem: Problem, record: Record, objective: Objective
+    ) -> dict[str, float]:
+        """Add the gradient of the objective to the parameters' ``grad``.
+
+        Parameters
+        ----------
+        heads : Heads
+            With the graph that led to them.
+        record : Record
+        objective : callable
+            From the log-probabilities of a chunk, its record, and its slice of the batch to its
+            part of the objective and of the metrics, which are summed.
+
+        Returns
+        -------
+        dict of str to float
+            The metrics.
+        """
+        count, n_ops = record.order.shape
+        floats = n_ops * problem.n_devices * self.policy.sizes.hidden
+        size = max(1, min(count, CHUNK_FLOATS // max(1, floats)))
+        chunks = [slice(start, min(start + size, count)) for start in range(0, count, size)]
+        leaves = Heads(*(tensor.detach().requires_grad_() for tensor in heads))
+        parameters = self.policy.place_parameters()
+
+        def differentiate(chunk: slice) -> tuple[tuple[Tensor, ...], dict[str, float]]:
+            part = Record(
+                record.order[chunk],
+                record.choice[chunk],
+                record.allowed[chunk],
+                record.features[chunk],
+            )
+            found = log_probabilities(self.policy, leaves, problem, part)
+            value, metrics = objective(found, part, chunk)
+            return torch.autograd.grad(value, [*leaves, *parameters]), metrics
+
+        parts = list(self._pool.map(differentiate, chunks))
+        total = [
+            torch.stack(pieces).sum(dim=0) for pieces in zip(*(p[0] for p in parts), strict=True)
+        ]
+        torch.autograd.backward(list(heads), total[: len(heads)])
+        for parameter, gradient in zip(parameters, total[len(heads) :], strict=True):
+            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+        metrics: dict[str, float] = {}
+        for _, found in parts:
+            for name, value in found.items():
+                metrics[name] = metrics.get(name, 0.0) + value
+        return metrics
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Let torch compute in the calling thread alone.
+
+    The tensors of an update are small: handing them to other threads costs more than it saves,
+    and far more where another process keeps a core busy.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def taken(found: LogProbabilities, record: Record) -> Tensor:
+    """Log-probability of every choice that was made: SEL's plus PLC's, shape [episodes, ops]."""
+    choice = torch.from_numpy(record.choice.astype(np.int64)).unsqueeze(-1)
+    return found.select + found.place.gather(-1, choice).squeeze(-1)
