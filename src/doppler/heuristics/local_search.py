@@ -17,6 +17,7 @@ from numba import njit
 from doppler.errors import MemoryLimitError
 from doppler.heuristics.base import Deadline, Solution
 from doppler.heuristics.critical_path import critical_path, critical_path_trace
+from doppler.heuristics.recreate import Recreation, make_recreation, ruin_and_recreate
 from doppler.placement import Placement
 from doppler.problem import Problem
 from doppler.simulator import describe_overflow, simulate
@@ -28,8 +29,8 @@ IntArray = npt.NDArray[np.int32]
 
 # As shares of the makespan: the first is what a step in a rugged start may cost, the last what
 # still separates good orders of the same devices.
-HOT = 5e-3
-COLD = 5e-5
+HOT = 2e-3
+COLD = 2e-5
 SLICE_SECONDS = 0.02
 # Ranks apart that two ops may be for a short move in the order.
 NEAR = 20
@@ -141,11 +142,16 @@ def anneal(  # type: ignore[no-untyped-def]
     best_priority,
     best,
     work,
+    moved,
+    unit,
+    recreate_share,
+    scratch,
 ):
     """Try moves at one temperature, O(one simulation) each.
 
     Moves: one op to the device of a neighbour, a sibling or a random one; two ops swap devices; a
-    connected region of up to nine ops follows to one device; one op changes its rank.
+    connected region of up to nine ops follows to one device; one op changes its rank; and, once in
+    a while, a larger part is ruined and recreated.
 
     Parameters
     ----------
@@ -166,6 +172,14 @@ def anneal(  # type: ignore[no-untyped-def]
         The best state so far, changed in place.
     best : float
         Its objective.
+    work : Workspace
+    moved : float64 array, shape [ops]
+        Mean transfer time of each op's output, seconds.
+    unit : float
+        Mean time of an op, seconds.
+    recreate_share : float
+        Share of the moves that ruin and recreate.
+    scratch : Recreation
 
     Returns
     -------
@@ -184,7 +198,16 @@ def anneal(  # type: ignore[no-untyped-def]
         rank = -1
         kind = np.random.randint(0, 10 if ordered else 7)
         op = np.random.randint(0, n_ops)
-        if kind < 3:
+        if np.random.random() < recreate_share:
+            scratch.before[:] = devices
+            objective(arrays, devices, queue, False, penalty, work)
+            ruin_and_recreate(arrays, moved, unit, op, work.start, devices, scratch)
+            for other in range(n_ops):
+                if devices[other] != scratch.before[other]:
+                    changed[count] = other
+                    before[count] = scratch.before[other]
+                    count += 1
+        elif kind < 3:
             target = _target(arrays, devices, op)
             count = _move(arrays, members_ptr, members, devices, op, target, changed, before, count)
         elif kind < 5:
@@ -249,6 +272,7 @@ class _Chain:
     best: float
     reference: float
     work: Workspace
+    scratch: Recreation
     evaluations: int = 0
 
 
@@ -262,14 +286,22 @@ class Annealer:
         Number of independent chains, by default one per core.
     runtime : {"priority", "fifo"}
         What the placements are for. Where the run-time ignores priorities, only devices change.
+    recreate_share : float
+        Share of the moves that ruin and recreate a part of the placement; one costs as much as
+        five to ten plain moves. 0: plain simulated annealing.
     """
 
     def __init__(
-        self, problem: Problem, threads: int | None = None, runtime: str = "priority"
+        self,
+        problem: Problem,
+        threads: int | None = None,
+        runtime: str = "priority",
+        recreate_share: float = 0.0,
     ) -> None:
         self.problem = problem
         self.threads = threads or os.cpu_count() or 1
         self.ordered = runtime == "priority"
+        self.recreate_share = recreate_share
         group = problem.arrays.group
         grouped = np.flatnonzero(group >= 0)
         self._members = grouped[np.argsort(group[grouped], kind="stable")].astype(np.int32)
@@ -278,6 +310,7 @@ class Annealer:
             np.bincount(group[grouped], minlength=problem.arrays.n_groups),
             out=self._members_ptr[1:],
         )
+        self._unit = float(problem.mean_compute.mean())
         self._bounded = problem.may_overflow
         self._penalty = longest_makespan(problem)
 
@@ -360,6 +393,10 @@ class Annealer:
                 chain.best_priority,
                 chain.best,
                 chain.work,
+                self.problem.mean_transfer,
+                self._unit,
+                self.recreate_share,
+                chain.scratch,
             )
             chain.evaluations += steps
             took = max(deadline.elapsed - started, 1e-9)
@@ -392,6 +429,7 @@ class Annealer:
             cost,
             reference,
             work,
+            make_recreation(self.problem.arrays),
         )
 
     def _workspace(self) -> Workspace:

@@ -27,6 +27,8 @@ from doppler.simulator import simulate
 # Share of the budget that goes into sampled episodes before the local search.
 SAMPLING_SHARE = 0.1
 BATCH = 16
+# Of the moves of the local search; the more, the better, on graphs of 76 to 367 ops, up to this.
+RECREATE_SHARE = 0.4
 # What a greedy episode that does not fit in memory is worth, whatever the budget.
 RESCUE_SECONDS = 1.0
 KEPT = 8
@@ -151,7 +153,7 @@ def search(
     while deadline.elapsed < SAMPLING_SHARE * deadline.budget and pool.best > floor:
         play(SAMPLE, BATCH, "sampled episode")
     if deadline.left > 0 and pool.best > floor:
-        annealer = Annealer(problem, runtime=runtime)
+        annealer = Annealer(problem, runtime=runtime, recreate_share=RECREATE_SHARE)
         for heuristic in SCHEDULES if pool.fits else SCHEDULES + RESCUERS:
             # If none fits, annealing starts from the episode that overflows least.
             with suppress(MemoryLimitError):
@@ -173,7 +175,7 @@ def _compile(sizes: Sizes) -> None:
     Roller(problem).play(weights, GREEDY, [0])
     critical_path(problem)
     start = sibling_affinity(problem).placement
-    Annealer(problem, threads=1).refine([start], Deadline(0.05), 0)
+    Annealer(problem, threads=1, recreate_share=0.5).refine([start], Deadline(0.05), 0)
 
 
 def warm_up(policy: DualPolicy) -> None:

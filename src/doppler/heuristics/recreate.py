@@ -1,0 +1,226 @@
+"""Ruin and recreate: take some ops off their devices and schedule them anew.
+
+Schrimpf et al., "Record breaking optimization results using the ruin and recreate principle",
+Journal of Computational Physics 2000.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from doppler.heuristics.affinity import forced_communication
+from doppler.heuristics.partial import (
+    Partial,
+    earliest_starts,
+    empty,
+    gather,
+    make_partial,
+    place,
+)
+from doppler.problem import Arrays
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int32]
+BoolArray = npt.NDArray[np.bool_]
+
+SMALLEST, LARGEST = 4, 61
+
+
+class Recreation(NamedTuple):
+    """Scratch arrays.
+
+    Attributes
+    ----------
+    partial : Partial
+    ruined : bool array, shape [ops]
+    homes : int32 array, shape [ops]
+        Devices under consideration: those of the ops that stay, those to come of the others.
+    found : int32 array, shape [devices]
+    starts, affinity : float64 array, shape [devices]
+    queue, order : int32 array, shape [ops]
+    before : int32 array, shape [ops]
+        The devices, to be kept by the caller.
+    fixed : bool array, shape [ops]
+        Ops that are never ruined, since they belong to a colocation group.
+    """
+
+    partial: Partial
+    ruined: BoolArray
+    homes: IntArray
+    found: IntArray
+    starts: FloatArray
+    affinity: FloatArray
+    queue: IntArray
+    order: IntArray
+    before: IntArray
+    fixed: BoolArray
+
+
+def make_recreation(arrays: Arrays) -> Recreation:
+    """Allocate the scratch arrays."""
+    n_ops, n_devices = arrays.compute.shape
+    return Recreation(
+        make_partial(arrays),
+        np.zeros(n_ops, np.bool_),
+        np.empty(n_ops, np.int32),
+        np.empty(n_devices, np.int32),
+        np.empty(n_devices),
+        np.empty(n_devices),
+        np.empty(n_ops, np.int32),
+        np.empty(n_ops, np.int32),
+        np.empty(n_ops, np.int32),
+        arrays.group >= 0,
+    )
+
+
+@njit(cache=True, nogil=True)
+def ruin_region(arrays, first, size, scratch):  # type: ignore[no-untyped-def]
+    """Mark the ops around one: breadth first over producers and consumers, up to ``size``."""
+    ruined, queue = scratch.ruined, scratch.queue
+    succ_ptr, succ, pred_ptr, pred = arrays.succ_ptr, arrays.succ, arrays.pred_ptr, arrays.pred
+    ruined[:] = False
+    ruined[first] = True
+    queue[0] = first
+    head = 0
+    tail = 1
+    while head < tail and tail < size:
+        op = queue[head]
+        head += 1
+        for edge in range(succ_ptr[op], succ_ptr[op + 1]):
+            other = succ[edge]
+            if not ruined[other] and tail < size:
+                ruined[other] = True
+                queue[tail] = other
+                tail += 1
+        for edge in range(pred_ptr[op], pred_ptr[op + 1]):
+            other = pred[edge]
+            if not ruined[other] and tail < size:
+                ruined[other] = True
+                queue[tail] = other
+                tail += 1
+
+
+@njit(cache=True, nogil=True)
+def ruin_and_recreate(arrays, moved, unit, first, start, devices, scratch):  # type: ignore[no-untyped-def]
+    """Ruin a part of a placement and recreate it, with random weights and noise.
+
+    The part is a region around one op, or a stretch of time from its start on; 4 to 60 ops.
+    O(V log V + E devices).
+
+    Parameters
+    ----------
+    moved : float64 array, shape [ops]
+        Mean transfer time of each op's output, seconds.
+    unit : float
+        Seconds that noise is measured in.
+    first : int
+        An op of the part.
+    start : float64 array, shape [ops]
+        When each op starts at present.
+    devices : int32 array, shape [ops]
+        Changed in place.
+    scratch : Recreation
+    """
+    order, ruined, fixed = scratch.order, scratch.ruined, scratch.fixed
+    # Of ops that start at once, those of no duration, the producer comes first.
+    by_start = np.argsort(start[arrays.order], kind="mergesort")
+    n_ops = len(order)
+    begin = 0
+    for step in range(n_ops):
+        order[step] = arrays.order[by_start[step]]
+        if order[step] == first:
+            begin = step
+    size = min(n_ops, np.random.randint(SMALLEST, LARGEST))
+    if np.random.randint(0, 2) == 0:
+        ruin_region(arrays, first, size, scratch)
+    else:
+        ruined[:] = False
+        for step in range(begin, min(n_ops, begin + size)):
+            ruined[order[step]] = True
+    for op in range(n_ops):
+        ruined[op] = ruined[op] and not fixed[op]
+    recreate(
+        arrays,
+        moved,
+        order,
+        devices,
+        4.0 ** np.random.uniform(-1.5, 1.0),
+        4.0 ** np.random.uniform(-1.5, 1.0),
+        unit * 10.0 ** np.random.uniform(-4.0, 0.3),
+        scratch,
+    )
+
+
+@njit(cache=True, nogil=True)
+def recreate(arrays, moved, order, devices, affinity_weight, transfer_weight, noise, scratch):  # type: ignore[no-untyped-def]
+    """Schedule all ops in a given order; those that are ruined go where it is best.
+
+    The score of a device is that of the sibling-affinity list schedule, except that the affinity
+    counts the ops that stay wherever they come in the order. O(V + E devices).
+
+    Parameters
+    ----------
+    moved : float64 array, shape [ops]
+        Mean transfer time of each op's output, seconds.
+    order : int32 array, shape [ops]
+        Topological.
+    devices : int32 array, shape [ops]
+        Changed in place for the ruined ops.
+    noise : float
+        Seconds; a random share of it is added to every score.
+    scratch : Recreation
+        ``ruined`` says which ops.
+    """
+    partial = scratch.partial
+    ruined, found, starts = scratch.ruined, scratch.found, scratch.starts
+    affinity, homes = scratch.affinity, scratch.homes
+    inputs, n_copies, copy_device = partial.inputs, partial.n_copies, partial.copy_device
+    placed, compute, succ_ptr = partial.devices, arrays.compute, arrays.succ_ptr
+    empty(partial)
+    for op in range(len(order)):
+        homes[op] = -1 if ruined[op] else devices[op]
+    for step in range(len(order)):
+        op = order[step]
+        n_inputs = gather(arrays, partial, op)
+        if ruined[op]:
+            n_found = 0
+            for device in range(compute.shape[1]):
+                if compute[op, device] < np.inf:
+                    found[n_found] = device
+                    n_found += 1
+            earliest_starts(arrays, partial, n_inputs, found, n_found, starts)
+            forced_communication(arrays, moved, homes, op, affinity)
+            best = np.inf
+            for index in range(n_found):
+                device = found[index]
+                sent = 0.0
+                for number in range(n_inputs):
+                    producer = inputs[number]
+                    slot = succ_ptr[producer]
+                    end = slot + n_copies[producer]
+                    while slot < end and copy_device[slot] != device:
+                        slot += 1
+                    if slot == end and placed[producer] != device:
+                        sent += moved[producer]
+                # A consumer that stays elsewhere has the output moved there.
+                away = 0.0
+                for edge in range(succ_ptr[op], succ_ptr[op + 1]):
+                    home = homes[arrays.succ[edge]]
+                    if home >= 0 and home != device:
+                        away = moved[op]
+                score = (
+                    starts[index]
+                    + compute[op, device]
+                    + affinity_weight * affinity[device]
+                    + transfer_weight * (sent + away)
+                    + noise * np.random.random()
+                )
+                if score < best:
+                    best = score
+                    homes[op] = device
+            devices[op] = homes[op]
+        place(arrays, partial, n_inputs, op, devices[op])
