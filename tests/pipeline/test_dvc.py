@@ -35,6 +35,9 @@ def test_artifacts_are_kept_by_dvc_and_reports_by_git(reproduced) -> None:
     assert not [name for name in tracked if name.startswith(("data/graphs/", "models/policy"))]
     for name in ("reports/imitate.json", "reports/reinforce.json", "reports/reinforce.csv"):
         assert name in tracked
+    for name in ("index.html", "metrics.json", "report.csv", "suite.json", "zero_shot.json"):
+        assert f"reports/{name}" in tracked
+    assert not [name for name in tracked if name.startswith("reports/timelines/")]
     for name in ("data/traces/small@uniform-2.safetensors", "models/policy.safetensors"):
         assert (reproduced.path / name).is_file()
 
@@ -43,6 +46,8 @@ def test_metrics_and_plots_are_shown(reproduced) -> None:
     shown = json.loads(reproduced.dvc("metrics", "show", "--json"))[""]["data"]
     assert shown["reports/imitate.json"]["data"]["place_loss"] > 0
     assert shown["reports/reinforce.json"]["data"]["incumbents_to_bound"] >= 1
+    assert shown["reports/metrics.json"]["data"]["cases"] == 1
+    assert shown["reports/metrics.json"]["data"]["zero_shot.greedy"] >= 1
     reproduced.dvc("plots", "show", "--out", "plots")
     page = (reproduced.path / "plots/index.html").read_text()
     shutil.rmtree(reproduced.path / "plots")

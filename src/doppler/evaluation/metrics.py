@@ -20,8 +20,8 @@ def flat_metrics(report: Report) -> dict[str, float]:
     dict of str to float
         ``cases`` and ``wins`` of the suite; ``gap_closed``, ``gap_closed_least`` and
         ``gap_closed_pooled``, the share of the distance from the baseline to the best known that
-        the method closes: mean of the cases, least, and of the seconds of all cases together;
-        ``ratio_to_best`` over the suite; and ``zero_shot.METHOD``, the same ratio on the graphs
+        the method closes: mean of the cases, least, and pooled, so that a case counts by how
+        far the baseline is from the best known, in multiples of that; ``ratio_to_best`` over the suite; and ``zero_shot.METHOD``, the same ratio on the graphs
         that were held out. Ratios are geometric means.
     """
     summary = summarize(report)
@@ -38,8 +38,6 @@ def flat_metrics(report: Report) -> dict[str, float]:
 
 def _pooled(suite: Sequence[CaseResult]) -> float | None:
     told = [case for case in suite if case.closed(METHOD, BASELINE) is not None]
-    distance = sum(case.methods[BASELINE].makespan_s - case.best_s for case in told)
-    gained = sum(
-        case.methods[BASELINE].makespan_s - case.methods[METHOD].makespan_s for case in told
-    )
+    distance = sum(case.ratio(BASELINE) - 1 for case in told)
+    gained = sum(case.ratio(BASELINE) - case.ratio(METHOD) for case in told)
     return gained / distance if distance > 0 else None

@@ -1,0 +1,128 @@
+"""The table of best known makespans: the file, its checks, and the table that is shipped."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from doppler import Cluster, Graph, Problem, workloads
+from doppler.errors import DopplerError
+from doppler.evaluation.reference import (
+    Reference,
+    References,
+    cluster_fingerprint,
+    load_references,
+    save_references,
+)
+from doppler.graph.fingerprint import fingerprint
+from doppler.methods import solve
+from doppler.params import cases, load_params
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def entry(problem) -> Reference:
+    solution = solve(problem, "heft")
+    return Reference(
+        graph="layers",
+        cluster="three",
+        graph_fingerprint=fingerprint(problem.graph),
+        cluster_fingerprint=cluster_fingerprint(problem),
+        best_known_s=solution.makespan,
+        lower_bound_s=problem.lower_bound,
+        seconds=1.5,
+        how="heft",
+        placement=solution.placement,
+    )
+
+
+def test_a_table_survives_its_file(entry, problem, tmp_path) -> None:
+    path = save_references(References([entry]), tmp_path / "table.json")
+    table = load_references(path)
+    assert list(table) == [("layers", "three")]
+    read = table["layers", "three"]
+    assert read.to_json() == entry.to_json()
+    read.check(problem)
+    assert table.best_known("layers", "three", problem) == entry.best_known_s
+
+
+def test_nothing_is_known_of_another_problem(entry, problem) -> None:
+    table = References([entry])
+    assert table.best_known("layers", "four", problem) is None
+    graph = problem.graph
+    slower = Graph.from_arrays(graph.src, graph.dst, graph.compute_s * 2, graph.transfer_s)
+    assert table.best_known("layers", "three", Problem(slower, problem.cluster)) is None
+    wider = Problem(graph, Cluster.uniform(4))
+    assert table.best_known("layers", "three", wider) is None
+
+
+def test_a_placement_must_keep_its_promise(entry, problem) -> None:
+    wrong = dataclasses.replace(entry, best_known_s=entry.best_known_s * 0.99)
+    with pytest.raises(DopplerError, match=r"layers on three: .* takes .* and the table says"):
+        wrong.check(problem)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seconds": -1}, "entry 0: seconds is -1, must be a finite number >= 0"),
+        ({"best_known_s": float("nan")}, "best_known_s is nan"),
+        ({"best_known_s": 0.001}, "is below lower_bound_s"),
+        ({"how": None}, "how is None, must be a string"),
+        ({"devices": "x"}, "devices must be a list"),
+        ({"more": 1}, "must be an object with"),
+    ],
+)
+def test_an_impossible_entry_is_named(entry, tmp_path, change, message) -> None:
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps([{**entry.to_json(), **change}]))
+    with pytest.raises(DopplerError, match=message):
+        load_references(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("", "is not JSON"), ("{}", "must be a list"), ("[1]", "entry 0")]
+)
+def test_another_file_is_refused(tmp_path, text, message) -> None:
+    path = tmp_path / "table.json"
+    path.write_text(text)
+    with pytest.raises(DopplerError, match=message):
+        load_references(path)
+
+
+def test_a_case_occurs_once(entry, tmp_path) -> None:
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps([entry.to_json()] * 2))
+    with pytest.raises(DopplerError, match="occur twice"):
+        load_references(path)
+
+
+def test_the_shipped_table_is_about_the_cases_of_the_evaluation_and_true() -> None:
+    params = load_params(ROOT / "params.yaml")
+    table = load_references(ROOT / "benchmarks" / "best_known.json")
+    chosen = cases([*params.evaluate.suite, *params.evaluate.zero_shot])
+    assert set(table) == set(chosen)
+    graphs = {
+        name: workloads.make(spec.workload, tiles=spec.tiles, **spec.sizes)
+        for name, spec in params.graphs.items()
+    }
+    for case in chosen:
+        problem = Problem(graphs[case.graph], Cluster.load(case.cluster))
+        assert table.best_known(*case, problem) is not None, f"{case}: search it again"
+        table[case].check(problem)
+
+
+def test_no_graph_of_the_zero_shot_comparison_is_trained_on_under_another_name() -> None:
+    params = load_params(ROOT / "params.yaml")
+    assert len(cases(params.evaluate.zero_shot)) >= 16
+
+    def graphs(grids) -> set[str]:
+        specs = (params.graphs[name] for name in {case.graph for case in cases(grids)})
+        made = (workloads.make(s.workload, tiles=s.tiles, **s.sizes) for s in specs)
+        return {fingerprint(graph) for graph in made}
+
+    assert not graphs(params.evaluate.zero_shot) & graphs(params.training)
