@@ -20,9 +20,10 @@ def flat_metrics(report: Report) -> dict[str, float]:
     dict of str to float
         ``cases`` and ``wins`` of the suite; ``gap_closed``, ``gap_closed_least`` and
         ``gap_closed_pooled``, the share of the distance from the baseline to the best known that
-        the method closes: mean of the cases, least, and pooled, so that a case counts by how
-        far the baseline is from the best known, in multiples of that; ``ratio_to_best`` over the suite; and ``zero_shot.METHOD``, the same ratio on the graphs
-        that were held out. Ratios are geometric means.
+        the method closes: mean of the cases, least, and pooled, so that a case counts by how far
+        the baseline is from the best known, in multiples of that; ``ratio_to_best`` over the
+        suite; and ``zero_shot.METHOD``, the same ratio on the graphs that were held out. Ratios
+        are geometric means.
     """
     summary = summarize(report)
     figures = {
