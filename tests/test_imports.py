@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 BLOCK = """
 import sys
 
@@ -38,6 +36,8 @@ def test_every_public_name_is_there_at_first_use() -> None:
     import doppler
 
     code = """
+import pytest
+
 import doppler
 for name in doppler.__all__:
     getattr(doppler, name)

@@ -9,6 +9,8 @@ import sys
 import pytest
 import yaml
 
+from doppler.methods import METHODS
+
 pytestmark = pytest.mark.slow
 
 UP_TO_DATE = "Data and pipelines are up to date."
@@ -33,8 +35,8 @@ def test_artifacts_are_kept_by_dvc_and_reports_by_git(reproduced) -> None:
     tracked = reproduced.run("git", "ls-files").stdout.split()
     assert "dvc.lock" in tracked
     assert not [name for name in tracked if name.startswith(("data/graphs/", "models/policy"))]
-    for name in ("reports/imitate.json", "reports/reinforce.json", "reports/reinforce.csv"):
-        assert name in tracked
+    for name in ("imitate.json", "reinforce.json", "reinforce.csv", "suite.json", "index.html"):
+        assert f"reports/{name}" in tracked
     for name in ("index.html", "metrics.json", "report.csv", "suite.json", "zero_shot.json"):
         assert f"reports/{name}" in tracked
     assert not [name for name in tracked if name.startswith("reports/timelines/")]
@@ -48,6 +50,7 @@ def test_metrics_and_plots_are_shown(reproduced) -> None:
     assert shown["reports/reinforce.json"]["data"]["incumbents_to_bound"] >= 1
     assert shown["reports/metrics.json"]["data"]["cases"] == 1
     assert shown["reports/metrics.json"]["data"]["zero_shot.greedy"] >= 1
+    assert shown["reports/metrics.json"]["data"]["cases"] == 1
     reproduced.dvc("plots", "show", "--out", "plots")
     page = (reproduced.path / "plots/index.html").read_text()
     shutil.rmtree(reproduced.path / "plots")
@@ -96,3 +99,14 @@ def test_a_failing_flow_fails_the_stage_and_names_the_fault(reproduced) -> None:
     assert "'mm'" in done.stderr.split("error: ")[1]
     assert "failed to reproduce 'graphs'" in done.stderr
     assert UP_TO_DATE in reproduced.dvc("status")
+
+
+def test_the_report_holds_every_method_on_the_suite_and_the_graphs_held_out(reproduced) -> None:
+    (case,) = json.loads((reproduced.path / "reports/suite.json").read_text())
+    assert (case["graph"], case["cluster"], case["devices"]) == ("small", "p100x4", 4)
+    assert set(case["methods"]) == set(METHODS)
+    (unseen,) = json.loads((reproduced.path / "reports/zero_shot.json").read_text())
+    assert (unseen["graph"], set(unseen["methods"])) == ("held_out", {"greedy", "best_of_2"})
+    page = (reproduced.path / "reports/index.html").read_text()
+    assert "critical_path" in page
+    assert "ratio_to_bound" in page

@@ -49,6 +49,8 @@ def test_a_table_is_published(server, reproduced) -> None:
     assert "| small@uniform:2 |" in tables["traces"]
     assert "| place_loss |" in tables["imitate"]
     assert "| smaller@uniform:2 |" in tables["reinforce"]
+    assert "| small | p100x4 |" in tables["suite"]
+    assert "| held_out | uniform:3 |" in tables["zero-shot"]
 
 
 def test_wrong_parameters_stop_a_stage_before_it_reaches_the_server(clone) -> None:
