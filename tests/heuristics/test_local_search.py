@@ -22,6 +22,7 @@ from doppler.heuristics.local_search import (
     rank_of,
     ranks,
 )
+from doppler.heuristics.recreate import make_recreation
 from doppler.simulator.kernel import make_workspace
 
 quick = settings(
@@ -46,6 +47,7 @@ class Chain:
         self.priority = ranks(problem, start)
         self.by_rank = np.argsort(self.priority).astype(np.int32)
         self.work = make_workspace(problem.n_ops, problem.n_devices, problem.graph.n_edges)
+        self.scratch = make_recreation(problem.arrays)
         self.best_devices = self.devices.copy()
         self.best_priority = self.priority.copy()
         self.cost = self.best = self.objective(self.devices, self.priority)
@@ -60,7 +62,7 @@ class Chain:
             self.work,
         )
 
-    def anneal(self, seed: int, steps: int, temperature: float) -> None:
+    def anneal(self, seed: int, steps: int, temperature: float, recreate: float = 0.0) -> None:
         annealer = Annealer(self.problem, 1)
         self.cost, self.best = anneal(
             self.problem.arrays,
@@ -80,6 +82,10 @@ class Chain:
             self.best_priority,
             self.best,
             self.work,
+            self.problem.mean_transfer,
+            float(self.problem.mean_compute.mean()),
+            recreate,
+            self.scratch,
         )
 
     def check(self) -> None:
@@ -95,15 +101,22 @@ class Chain:
 
 @both
 @quick
-@given(problem=problems(), seed=st.integers(0, 2**31 - 1), hot=st.booleans())
-def test_the_books_are_exact(runtime: str, problem: Problem, seed: int, hot: bool) -> None:
+@given(
+    problem=problems(),
+    seed=st.integers(0, 2**31 - 1),
+    hot=st.booleans(),
+    recreate=st.sampled_from([0.0, 0.5]),
+)
+def test_the_books_are_exact(
+    runtime: str, problem: Problem, seed: int, hot: bool, recreate: float
+) -> None:
     """After any number of accepted and undone moves the state costs what is written."""
     chain = Chain(problem, runtime)
     chain.check()
     order = chain.priority.copy()
     first = chain.best
     for turn in range(3):
-        chain.anneal(seed + turn, 100, max(first, 1e-9) * (1e3 if hot else 1e-9))
+        chain.anneal(seed + turn, 100, max(first, 1e-9) * (1e3 if hot else 1e-9), recreate)
         chain.check()
     assert chain.best <= first
     if runtime == "fifo":
@@ -111,19 +124,18 @@ def test_the_books_are_exact(runtime: str, problem: Problem, seed: int, hot: boo
 
 
 @both
-def test_what_is_not_taken_is_undone(runtime: str) -> None:
-    # A state that no move improves or equals: each op pinned by costs, in the only sensible order.
-    devices = tuple(Device(f"d{d}", "gpu" if d < 2 else "cpu") for d in range(3))
-    graph = random_graph(np.random.default_rng(0), 30)
-    problem = Problem(graph, Cluster("three", devices, fully_connected(3)))
-    chain = Chain(problem, runtime)
-    chain.anneal(1, 20_000, 1e-12)
+@pytest.mark.parametrize("recreate", [0.0, 0.5])
+def test_what_is_not_taken_is_undone(runtime: str, recreate: float) -> None:
+    colocation = np.where(np.arange(30) % 4 == 0, np.arange(30) % 3, -1)
+    graph = random_graph(np.random.default_rng(0), 30, colocation=colocation)
+    chain = Chain(Problem(graph, Cluster.uniform(3)), runtime)
+    chain.anneal(1, 500, 1e9, recreate)
     chain.check()
     devices_before, priority_before = chain.devices.copy(), chain.priority.copy()
     by_rank_before, cost = chain.by_rank.copy(), chain.cost
     # From a cost that nothing can match, every move is refused.
     chain.cost = -1.0
-    chain.anneal(2, 5000, 1e-12)
+    chain.anneal(2, 5000, 1e-12, recreate)
     assert chain.cost == -1.0
     assert np.array_equal(chain.devices, devices_before)
     assert np.array_equal(chain.priority, priority_before)
@@ -177,7 +189,7 @@ def test_no_makespan_exceeds_the_longest(problem: Problem, seed: int) -> None:
 @given(problem=problems(), seed=st.integers(0, 100))
 def test_refined_placements(runtime: str, problem: Problem, seed: int) -> None:
     starts = [start_of(problem, number) for number in range(3)]
-    annealer = Annealer(problem, threads=2, runtime=runtime)
+    annealer = Annealer(problem, threads=2, runtime=runtime, recreate_share=0.3)
     placement, cost, evaluations = annealer.refine(starts, Deadline(0.01), seed)
     placement.validate(problem)
     result = simulate(problem, placement, runtime=runtime)

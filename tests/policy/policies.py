@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,14 @@ quick = settings(
 
 
 def random_policy(seed: int = 0, features: str = "full", sizes: Sizes = SMALL) -> DualPolicy:
-    """Weights larger than a fresh network's, so that its choices are far from even."""
-    with torch.random.fork_rng(devices=[]):
+    """Weights that know no heuristic, and large enough for choices that are far from even."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         policy = DualPolicy(sizes, FeatureSet.named(features))
-    with torch.no_grad():
-        for head in (policy.select[2], policy.second, policy.direct, policy.first_code):
-            head.weight *= 4.0
+        for name, weight in policy.named_parameters():
+            if "norm" not in name:
+                fan_in = weight.shape[-1]
+                weight.normal_(0.0, 1.5 / math.sqrt(fan_in) if weight.dim() > 1 else 0.1)
     return policy
 
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from policies import encode, random_policy, weighty_graph
 
-from doppler import Cluster, Problem
+from doppler import Cluster, Problem, workloads
+from doppler.heuristics import heuristic
 from doppler.policy.features import DEVICE_FEATURES, FeatureSet
 from doppler.policy.likelihood import log_probabilities
 from doppler.policy.network import LOGIT_RANGE, DualPolicy, Sizes, policy_inputs
@@ -44,11 +45,27 @@ def test_score_of_a_device_does_not_depend_on_the_others() -> None:
 def test_logits_stay_in_range() -> None:
     policy = random_policy()
     with torch.no_grad():
-        policy.select[2].weight *= 1000.0
+        policy.select_out.weight *= 1000.0
     heads, weights = encode(policy, Problem(weighty_graph(), Cluster.uniform(2)))
     assert float(heads.logits.abs().max()) <= LOGIT_RANGE
     assert float(heads.logits.abs().max()) > 0.99 * LOGIT_RANGE
     assert weights.logits.dtype == np.float64
+
+
+def test_a_fresh_network_is_near_the_list_schedule() -> None:
+    """It is a start worth learning from: better than chance by far, before any training."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        policy = DualPolicy()
+    problem = Problem(workloads.llama_layer(), Cluster.uniform(4))
+    _, weights = encode(policy, problem)
+    _, even = encode(random_policy(), problem)
+    even = even._replace(logits=0 * even.logits, second=0 * even.second, direct=0 * even.direct)
+    roller = Roller(problem, 1)
+    fresh = float(roller.play(weights, GREEDY, [0]).makespans[0])
+    chance = float(roller.play(even, SAMPLE, range(20)).makespans.mean())
+    assert fresh < 0.6 * chance
+    assert fresh < 1.2 * heuristic("sibling_affinity")(problem).makespan
 
 
 def test_unused_features_have_no_influence() -> None:

@@ -1,0 +1,99 @@
+"""Speed of greedy placement: a Llama graph of 100,000 ops, and time against size.
+
+``measure()`` returns the figures; ``python benchmarks/place.py [--json]`` prints them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import time
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from doppler import Cluster, Graph, Problem, place, workloads
+from doppler.errors import CheckpointError
+from doppler.policy.checkpoint import PRETRAINED, load_policy
+from doppler.policy.network import DualPolicy
+from doppler.policy.search import warm_up
+
+# Whole Llama layers of 1,024 ops each: the graph grows in length, its ops keep their degree.
+LAYERS = (1, 3, 10, 30, 98, 293)
+
+
+def network() -> DualPolicy:
+    """Return the policy of the package; before it is trained a fresh one, which costs the same."""
+    try:
+        policy = load_policy(PRETRAINED)
+    except CheckpointError:
+        policy = DualPolicy()
+    warm_up(policy)
+    return policy
+
+
+def greedy_seconds(graph: Graph, cluster: Cluster, policy: DualPolicy) -> float:
+    """Time one greedy placement of a loaded graph: problem, features, encoder, episode, check."""
+    gc.collect()
+    begin = time.perf_counter()
+    place(Problem(graph, cluster), policy=policy, budget=0.0)
+    return time.perf_counter() - begin
+
+
+def large_graph(policy: DualPolicy, repeats: int = 3) -> dict[str, Any]:
+    """Place 14 layers of Llama 7B in tiles of eight on 8 devices with shared links."""
+    graph = workloads.llama_layer(layers=14, tiles=8)
+    cluster = Cluster.load("v100x8")
+    seconds = [greedy_seconds(graph, cluster, policy) for _ in range(repeats)]
+    return {"place_100k_s": median(seconds), "place_100k_ops": graph.n_ops}
+
+
+def against_size(
+    policy: DualPolicy, layers: tuple[int, ...] = LAYERS, repeats: int = 3
+) -> dict[str, Any]:
+    """Fit ``time ~ ops ** exponent`` from about 1,000 to 300,000 ops on 8 devices.
+
+    Of a narrow model, so that memory is no question at any length. Sizes take turns.
+    """
+    cluster = Cluster.load("a100x8")
+    graphs = [
+        workloads.llama_layer(
+            layers=count, sequence=64, hidden=512, heads=32, intermediate=1376, tiles=4
+        )
+        for count in layers
+    ]
+    times: list[list[float]] = [[] for _ in graphs]
+    for _ in range(repeats):
+        for taken, graph in zip(times, graphs, strict=True):
+            taken.append(greedy_seconds(graph, cluster, policy))
+    sizes = [graph.n_ops for graph in graphs]
+    seconds = [median(taken) for taken in times]
+    exponent = np.polyfit(np.log(sizes), np.log(seconds), 1)[0]
+    return {
+        "place_exponent": float(exponent),
+        "place_sizes": {str(n): s for n, s in zip(sizes, seconds, strict=True)},
+    }
+
+
+def measure() -> dict[str, Any]:
+    """Every figure of this file, about half a minute on two cores."""
+    policy = network()
+    return {**large_graph(policy), **against_size(policy)}
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    figures = measure()
+    if parser.parse_args().json:
+        print(json.dumps(figures))
+        return
+    for key, value in figures.items():
+        print(f"{key:20} {value}")
+
+
+if __name__ == "__main__":
+    main()
