@@ -133,8 +133,16 @@ class Problem:
         compute = self.arrays.compute
         path = self.longest_path(compute.min(axis=1))
         # Devices with equal times share one weight: that loses nothing, by symmetry.
-        kinds, equal = np.unique(compute.T, axis=0, return_counts=True)
-        split: float = _fractional_split(np.ascontiguousarray(kinds.T), equal, 200)
+        kinds: list[FloatArray] = []
+        equal: list[int] = []
+        for times in np.ascontiguousarray(compute.T):
+            same = [np.array_equal(times, kind) for kind in kinds]
+            if any(same):
+                equal[same.index(True)] += 1
+            else:
+                kinds.append(times)
+                equal.append(1)
+        split: float = _fractional_split(np.stack(kinds, axis=1), np.array(equal), 200)
         return max(path, split)
 
     @cached_property
