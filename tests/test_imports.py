@@ -38,8 +38,6 @@ def test_every_public_name_is_there_at_first_use() -> None:
     import doppler
 
     code = """
-import pytest
-
 import doppler
 for name in doppler.__all__:
     getattr(doppler, name)
