@@ -10,26 +10,33 @@ MOST_SIBLINGS = 64
 
 
 @njit(cache=True, nogil=True)
-def forced_communication(arrays, moved, placed, op, affinity):  # type: ignore[no-untyped-def]
+def forced_communication(arrays, placed, op, volume, count, affinity):  # type: ignore[no-untyped-def]
     """Sum, for each device d, what the op's consumers must have moved if the op goes to d.
 
-    Over the consumers w of the op, and over the other placed inputs u of w that are not on d, the
-    sum of min(moved[u], moved[op]): wherever w goes, the cheaper of the two tensors has to follow.
-    O(consumers x their inputs, at most 64 each, + devices).
+    Over the consumers w of the op, and over the other placed inputs u of w that are not on d: the
+    time to move the smaller of the two outputs from the device of u to d. Wherever w goes, the
+    smaller has to follow at least. O(consumers x their inputs, at most 64 each, + devices x the
+    devices of those inputs).
 
     Parameters
     ----------
-    moved : float64 array, shape [ops]
-        Mean transfer time of each op's output, seconds.
+    arrays : Arrays
     placed : int32 array, shape [ops]
         Device of each op, -1 while it is not placed.
+    op : int
+    volume, count : float64 array, shape [devices]
+        Scratch.
     affinity : float64 array, shape [devices]
         Filled with the result, seconds.
     """
     succ_ptr, succ, pred_ptr, pred = arrays.succ_ptr, arrays.succ, arrays.pred_ptr, arrays.pred
-    for device in range(len(affinity)):
+    volumes, latency, factor = arrays.volume, arrays.latency, arrays.factor
+    n_devices = len(affinity)
+    for device in range(n_devices):
         affinity[device] = 0.0
-    total = 0.0
+        volume[device] = 0.0
+        count[device] = 0.0
+    own = volumes[op]
     for edge in range(succ_ptr[op], succ_ptr[op + 1]):
         consumer = succ[edge]
         first = pred_ptr[consumer]
@@ -37,9 +44,14 @@ def forced_communication(arrays, moved, placed, op, affinity):  # type: ignore[n
         for other in range(first, last):
             sibling = pred[other]
             device = placed[sibling]
-            if device >= 0:
-                forced = min(moved[sibling], moved[op])
-                total += forced
-                affinity[device] -= forced
-    for device in range(len(affinity)):
-        affinity[device] += total
+            if device >= 0 and sibling != op:
+                volume[device] += min(volumes[sibling], own)
+                count[device] += 1.0
+    for source in range(n_devices):
+        if count[source] > 0.0:
+            for device in range(n_devices):
+                if device != source:
+                    affinity[device] += (
+                        count[source] * latency[source, device]
+                        + volume[source] * factor[source, device]
+                    )

@@ -142,7 +142,6 @@ def anneal(  # type: ignore[no-untyped-def]
     best_priority,
     best,
     work,
-    moved,
     unit,
     recreate_share,
     scratch,
@@ -173,8 +172,6 @@ def anneal(  # type: ignore[no-untyped-def]
     best : float
         Its objective.
     work : Workspace
-    moved : float64 array, shape [ops]
-        Mean transfer time of each op's output, seconds.
     unit : float
         Mean time of an op, seconds.
     recreate_share : float
@@ -201,7 +198,7 @@ def anneal(  # type: ignore[no-untyped-def]
         if np.random.random() < recreate_share:
             scratch.before[:] = devices
             objective(arrays, devices, queue, False, penalty, work)
-            ruin_and_recreate(arrays, moved, unit, op, work.start, devices, scratch)
+            ruin_and_recreate(arrays, unit, op, work.start, devices, scratch)
             for other in range(n_ops):
                 if devices[other] != scratch.before[other]:
                     changed[count] = other
@@ -393,7 +390,6 @@ class Annealer:
                 chain.best_priority,
                 chain.best,
                 chain.work,
-                self.problem.mean_transfer,
                 self._unit,
                 self.recreate_share,
                 chain.scratch,

@@ -40,7 +40,7 @@ class Recreation(NamedTuple):
     homes : int32 array, shape [ops]
         Devices under consideration: those of the ops that stay, those to come of the others.
     found : int32 array, shape [devices]
-    starts, affinity : float64 array, shape [devices]
+    starts, affinity, volume, tally : float64 array, shape [devices]
     queue, order : int32 array, shape [ops]
     before : int32 array, shape [ops]
         The devices, to be kept by the caller.
@@ -54,6 +54,8 @@ class Recreation(NamedTuple):
     found: IntArray
     starts: FloatArray
     affinity: FloatArray
+    volume: FloatArray
+    tally: FloatArray
     queue: IntArray
     order: IntArray
     before: IntArray
@@ -68,6 +70,8 @@ def make_recreation(arrays: Arrays) -> Recreation:
         np.zeros(n_ops, np.bool_),
         np.empty(n_ops, np.int32),
         np.empty(n_devices, np.int32),
+        np.empty(n_devices),
+        np.empty(n_devices),
         np.empty(n_devices),
         np.empty(n_devices),
         np.empty(n_ops, np.int32),
@@ -105,7 +109,7 @@ def ruin_region(arrays, first, size, scratch):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def ruin_and_recreate(arrays, moved, unit, first, start, devices, scratch):  # type: ignore[no-untyped-def]
+def ruin_and_recreate(arrays, unit, first, start, devices, scratch):  # type: ignore[no-untyped-def]
     """Ruin a part of a placement and recreate it, with random weights and noise.
 
     The part is a region around one op, or a stretch of time from its start on; 4 to 60 ops.
@@ -113,8 +117,6 @@ def ruin_and_recreate(arrays, moved, unit, first, start, devices, scratch):  # t
 
     Parameters
     ----------
-    moved : float64 array, shape [ops]
-        Mean transfer time of each op's output, seconds.
     unit : float
         Seconds that noise is measured in.
     first : int
@@ -145,7 +147,6 @@ def ruin_and_recreate(arrays, moved, unit, first, start, devices, scratch):  # t
         ruined[op] = ruined[op] and not fixed[op]
     recreate(
         arrays,
-        moved,
         order,
         devices,
         4.0 ** np.random.uniform(-1.5, 1.0),
@@ -156,7 +157,7 @@ def ruin_and_recreate(arrays, moved, unit, first, start, devices, scratch):  # t
 
 
 @njit(cache=True, nogil=True)
-def recreate(arrays, moved, order, devices, affinity_weight, transfer_weight, noise, scratch):  # type: ignore[no-untyped-def]
+def recreate(arrays, order, devices, affinity_weight, transfer_weight, noise, scratch):  # type: ignore[no-untyped-def]
     """Schedule all ops in a given order; those that are ruined go where it is best.
 
     The score of a device is that of the sibling-affinity list schedule, except that the affinity
@@ -164,8 +165,6 @@ def recreate(arrays, moved, order, devices, affinity_weight, transfer_weight, no
 
     Parameters
     ----------
-    moved : float64 array, shape [ops]
-        Mean transfer time of each op's output, seconds.
     order : int32 array, shape [ops]
         Topological.
     devices : int32 array, shape [ops]
@@ -180,6 +179,8 @@ def recreate(arrays, moved, order, devices, affinity_weight, transfer_weight, no
     affinity, homes = scratch.affinity, scratch.homes
     inputs, n_copies, copy_device = partial.inputs, partial.n_copies, partial.copy_device
     placed, compute, succ_ptr = partial.devices, arrays.compute, arrays.succ_ptr
+    volume, tally, succ = scratch.volume, scratch.tally, arrays.succ
+    volumes, latency, factor = arrays.volume, arrays.latency, arrays.factor
     empty(partial)
     for op in range(len(order)):
         homes[op] = -1 if ruined[op] else devices[op]
@@ -193,7 +194,8 @@ def recreate(arrays, moved, order, devices, affinity_weight, transfer_weight, no
                     found[n_found] = device
                     n_found += 1
             earliest_starts(arrays, partial, n_inputs, found, n_found, starts)
-            forced_communication(arrays, moved, homes, op, affinity)
+            forced_communication(arrays, homes, op, volume, tally, affinity)
+            own = volumes[op]
             best = np.inf
             for index in range(n_found):
                 device = found[index]
@@ -205,13 +207,14 @@ def recreate(arrays, moved, order, devices, affinity_weight, transfer_weight, no
                     while slot < end and copy_device[slot] != device:
                         slot += 1
                     if slot == end and placed[producer] != device:
-                        sent += moved[producer]
+                        source = placed[producer]
+                        sent += latency[source, device] + volumes[producer] * factor[source, device]
                 # A consumer that stays elsewhere has the output moved there.
                 away = 0.0
                 for edge in range(succ_ptr[op], succ_ptr[op + 1]):
-                    home = homes[arrays.succ[edge]]
-                    if home >= 0 and home != device:
-                        away = moved[op]
+                    home = homes[succ[edge]]
+                    if home >= 0:
+                        away = max(away, latency[device, home] + own * factor[device, home])
                 score = (
                     starts[index]
                     + compute[op, device]

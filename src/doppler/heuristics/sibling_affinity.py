@@ -42,7 +42,7 @@ class Scratch(NamedTuple):
         Ready ops by level, highest first.
     found : int32 array, shape [devices]
         Devices that may take the op at hand.
-    starts, affinity, scores : float64 array, shape [devices]
+    starts, affinity, volume, tally, scores : float64 array, shape [devices]
     """
 
     partial: Partial
@@ -52,6 +52,8 @@ class Scratch(NamedTuple):
     found: IntArray
     starts: FloatArray
     affinity: FloatArray
+    volume: FloatArray
+    tally: FloatArray
     scores: FloatArray
 
 
@@ -67,13 +69,14 @@ def make_scratch(arrays: Arrays) -> Scratch:
         np.empty(n_devices),
         np.empty(n_devices),
         np.empty(n_devices),
+        np.empty(n_devices),
+        np.empty(n_devices),
     )
 
 
 @njit(cache=True, nogil=True)
 def schedule(  # type: ignore[no-untyped-def]
     arrays,
-    moved,
     level,
     affinity_weight,
     transfer_weight,
@@ -94,8 +97,6 @@ def schedule(  # type: ignore[no-untyped-def]
     Parameters
     ----------
     arrays : Arrays
-    moved : float64 array, shape [ops]
-        Mean transfer time of each op's output, seconds.
     level : float64 array, shape [ops]
         Higher goes first.
     noise : float
@@ -124,6 +125,8 @@ def schedule(  # type: ignore[no-untyped-def]
     )
     inputs, n_copies, copy_device = partial.inputs, partial.n_copies, partial.copy_device
     placed = partial.devices
+    volume, tally = scratch.volume, scratch.tally
+    volumes, latency, factor = arrays.volume, arrays.latency, arrays.factor
     succ_ptr, succ = arrays.succ_ptr, arrays.succ
     pred_ptr, compute = arrays.pred_ptr, arrays.compute
     size = 0
@@ -139,7 +142,7 @@ def schedule(  # type: ignore[no-untyped-def]
         n_inputs = gather(arrays, partial, op)
         n_found = choices(room, op, found)
         earliest_starts(arrays, partial, n_inputs, found, n_found, starts)
-        forced_communication(arrays, moved, placed, op, affinity)
+        forced_communication(arrays, placed, op, volume, tally, affinity)
         best = 0
         for index in range(n_found):
             device = found[index]
@@ -151,7 +154,8 @@ def schedule(  # type: ignore[no-untyped-def]
                 while slot < end and copy_device[slot] != device:
                     slot += 1
                 if slot == end and placed[producer] != device:
-                    sent += moved[producer]
+                    source = placed[producer]
+                    sent += latency[source, device] + volumes[producer] * factor[source, device]
             scores[index] = (
                 starts[index]
                 + compute[op, device]
@@ -180,7 +184,6 @@ def schedule(  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _restarts(  # type: ignore[no-untyped-def]
     arrays,
-    moved,
     level,
     unit,
     seed,
@@ -205,7 +208,6 @@ def _restarts(  # type: ignore[no-untyped-def]
             noise = unit * 10.0 ** np.random.uniform(-6.0, -0.5)
         schedule(
             arrays,
-            moved,
             level,
             affinity_weight,
             transfer_weight,
@@ -249,7 +251,6 @@ def sibling_affinity_trace(
     tied = np.empty((problem.n_ops, problem.n_devices), np.bool_)
     schedule(
         arrays,
-        problem.mean_transfer,
         problem.b_level(problem.mean_compute),
         1.0,
         1.0,
@@ -283,7 +284,6 @@ def sibling_affinity(problem: Problem, *, budget: float = 0.0, seed: int = 0) ->
         If none of the placements fits in memory.
     """
     arrays = problem.arrays
-    moved = problem.mean_transfer
     level = problem.b_level(problem.mean_compute)
     unit = float(problem.mean_compute.mean())
     limited = problem.may_overflow
@@ -297,7 +297,6 @@ def sibling_affinity(problem: Problem, *, budget: float = 0.0, seed: int = 0) ->
         def attempt(first: int, count: int) -> None:
             _restarts(
                 arrays,
-                moved,
                 level,
                 unit,
                 seed,

@@ -100,8 +100,6 @@ class Scales(NamedTuple):
     Attributes
     ----------
     mean_compute : float64 array, shape [ops]
-    moved : float64 array, shape [ops]
-        Mean transfer time of each op's output, seconds.
     unit : float64 array, shape [ops]
         Seconds that count as one for an op: its compute, its transfer and its largest input's.
     share : float
@@ -109,7 +107,6 @@ class Scales(NamedTuple):
     """
 
     mean_compute: FloatArray
-    moved: FloatArray
     unit: FloatArray
     share: float
 
@@ -124,7 +121,7 @@ def scales(problem: Problem) -> Scales:
     unit = compute + moved + largest + 0.01 * (typical if typical > 0 else 1.0)
     total = float(compute.sum())
     share = (total if total > 0 else 1.0) / arrays.compute.shape[1]
-    return Scales(compute, moved, unit, share)
+    return Scales(compute, unit, share)
 
 
 def node_features(problem: Problem) -> npt.NDArray[np.float32]:
@@ -185,7 +182,7 @@ def _squash(value):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def device_features(  # type: ignore[no-untyped-def]
-    arrays, scale, partial, load, found, n_found, n_inputs, op, affinity, starts, features
+    arrays, scale, partial, load, found, n_found, n_inputs, op, scratch, features
 ):
     """Describe what placing an op on each candidate device would mean.
 
@@ -200,16 +197,17 @@ def device_features(  # type: ignore[no-untyped-def]
         Sum of the op times placed on each device.
     found : int32 array, shape [devices]
         The first ``n_found`` are the candidates.
-    affinity, starts : float64 array, shape [devices]
-        Scratch.
+    scratch : float64 array, shape [4, devices]
     features : float64 array, shape [devices, len(DEVICE_FEATURES)]
         Filled for the candidates.
     """
     compute, device_free = arrays.compute, partial.device_free
     placed, finish, inputs = partial.devices, partial.finish, partial.inputs
     n_copies, copy_device, succ_ptr = partial.n_copies, partial.copy_device, arrays.succ_ptr
-    mean_compute, moved = scale.mean_compute, scale.moved
-    forced_communication(arrays, moved, placed, op, affinity)
+    latency, factor, volume = arrays.latency, arrays.factor, arrays.volume
+    mean_compute = scale.mean_compute
+    affinity, starts = scratch[2], scratch[3]
+    forced_communication(arrays, placed, op, scratch[0], scratch[1], affinity)
     earliest_starts(arrays, partial, n_inputs, found, n_found, starts)
     unit = 1.0 / scale.unit[op]
     per_share = 1.0 / scale.share
@@ -248,7 +246,8 @@ def device_features(  # type: ignore[no-untyped-def]
                 while slot < end and copy_device[slot] != device:
                     slot += 1
                 if slot == end:
-                    sent += moved[producer]
+                    source = placed[producer]
+                    sent += latency[source, device] + volume[producer] * factor[source, device]
         features[device, 0] = load[device] * per_share
         features[device, 2] = held / input_total if input_total > 0.0 else 0.0
         features[device, 3] = _squash((horizon - first) * unit) if n_held > 0 else 0.0

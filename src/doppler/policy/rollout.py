@@ -94,14 +94,14 @@ class Scratch(NamedTuple):
         The race: candidates by ticket.
     found : int32 array, shape [devices]
     scores : float64 array, shape [devices]
-    load, affinity : float64 array, shape [devices]
+    load : float64 array, shape [devices]
     codes : float32 array, shape [devices, code]
         Sum of the codes of the ops on each device.
     members : float32 array, shape [devices]
         Number of ops on each device.
     hidden : float32 array, shape [hidden]
     features : float64 array, shape [devices, device features]
-    starts : float64 array, shape [devices]
+    trial : float64 array, shape [4, devices]
     """
 
     partial: Partial
@@ -113,12 +113,11 @@ class Scratch(NamedTuple):
     found: IntArray
     scores: FloatArray
     load: FloatArray
-    affinity: FloatArray
     codes: SingleArray
     members: SingleArray
     hidden: SingleArray
     features: FloatArray
-    starts: FloatArray
+    trial: FloatArray
 
 
 def make_scratch(problem: Problem, hidden: int, code: int) -> Scratch:
@@ -136,12 +135,11 @@ def make_scratch(problem: Problem, hidden: int, code: int) -> Scratch:
         np.empty(n_devices, np.int32),
         np.empty(n_devices),
         np.empty(n_devices),
-        np.empty(n_devices),
         np.empty((n_devices, code), np.float32),
         np.empty(n_devices, np.float32),
         np.empty(hidden, np.float32),
         np.empty((n_devices, len(DEVICE_FEATURES))),
-        np.empty(n_devices),
+        np.empty((4, n_devices)),
     )
 
 
@@ -264,8 +262,7 @@ def episode(arrays, scale, weights, mode, seed, scratch, order, choice, allowed,
             n_found,
             n_inputs,
             op,
-            scratch.affinity,
-            scratch.starts,
+            scratch.trial,
             seen,
         )
         if recorded:
