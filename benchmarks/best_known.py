@@ -26,11 +26,12 @@ from doppler.evaluation.reference import (
 )
 from doppler.graph.fingerprint import fingerprint
 from doppler.heuristics import Deadline
-from doppler.heuristics.local_search import Annealer
+from doppler.heuristics.local_search import HOT, Annealer
 from doppler.methods import LEARNED, solve
 from doppler.params import Case, Params, cases, load_params
 from doppler.policy.checkpoint import load_policy
 from doppler.policy.network import DualPolicy
+from doppler.policy.search import RECREATE_SHARE
 from doppler.viewer.units import format_percent, format_seconds
 
 TABLE = Path(__file__).with_name("best_known.json")
@@ -105,8 +106,8 @@ def _anneal(best: Best, seconds: float, seed: int) -> None:
     if best.placement is None:
         return
     warmth = WARMTH[seed % len(WARMTH)]
-    annealer = Annealer(best.problem)
-    placement, _, _ = annealer.refine([best.placement], Deadline(seconds), seed, hot=5e-3 * warmth)
+    annealer = Annealer(best.problem, recreate_share=RECREATE_SHARE)
+    placement, _, _ = annealer.refine([best.placement], Deadline(seconds), seed, hot=HOT * warmth)
     best.offer(placement, "annealing from the best known")
 
 

@@ -64,10 +64,15 @@ class PlainPartial:
 
     def affinity(self, op: int, device: int) -> float:
         """Communication that placing the op on the device forces on its consumers."""
-        moved = self.problem.mean_transfer
+        arrays = self.problem.arrays
         return sum(
-            min(float(moved[u]), float(moved[op]))
+            self.transfer(self.device[u], device, min(arrays.volume[u], arrays.volume[op]))
             for w in self.consumers[op]
             for u in self.inputs[w]
             if u in self.device and self.device[u] != device
         )
+
+    def transfer(self, source: int, target: int, volume: float) -> float:
+        """Seconds that a tensor takes between two devices, no other being moved."""
+        arrays = self.problem.arrays
+        return float(arrays.latency[source, target] + volume * arrays.factor[source, target])

@@ -18,6 +18,12 @@ quick = settings(
 )
 
 
+def affinity_of(problem: Problem, placed: np.ndarray, op: int) -> np.ndarray:
+    volume, count, affinity = np.empty((3, problem.n_devices))
+    forced_communication(problem.arrays, placed, op, volume, count, affinity)
+    return affinity
+
+
 def compare(problem: Problem, rng: np.random.Generator, repeat: int = 1) -> None:
     """Place all ops at random, in a random order that respects the edges; compare every step."""
     arrays = problem.arrays
@@ -37,8 +43,7 @@ def compare(problem: Problem, rng: np.random.Generator, repeat: int = 1) -> None
             assert sorted(partial.inputs[:n_inputs].tolist()) == sorted(plain.inputs[op])
             earliest_starts(arrays, partial, n_inputs, found, len(found), starts)
             assert starts[: len(found)].tolist() == [plain.start(op, int(d)) for d in found]
-            affinity = np.empty(problem.n_devices)
-            forced_communication(arrays, problem.mean_transfer, partial.devices, op, affinity)
+            affinity = affinity_of(problem, partial.devices, op)
             wanted = [plain.affinity(op, device) for device in range(problem.n_devices)]
             np.testing.assert_allclose(affinity, wanted, rtol=1e-9, atol=1e-12 * sum(wanted))
             device = int(rng.choice(can))
@@ -96,8 +101,7 @@ def test_affinity_looks_at_the_first_64_producers_of_a_consumer() -> None:
     problem = Problem(graph, Cluster.uniform(2))
     placed = np.full(n_ops, 1, np.int32)
     placed[[0, 99, 100]] = -1
-    affinity = np.empty(2)
-    forced_communication(problem.arrays, problem.mean_transfer, placed, 0, affinity)
+    affinity = affinity_of(problem, placed, 0)
     assert affinity.tolist() == [63.0, 0.0]
 
 
@@ -107,8 +111,7 @@ def test_affinity_of_a_small_graph() -> None:
         [0, 1, 2, 0, 4], [3, 3, 3, 5, 5], [1.0] * 6, [2.0, 3.0, 1.0, 0.0, 7.0, 0.0]
     )
     problem = Problem(graph, Cluster.uniform(3))
-    affinity = np.empty(3)
     placed = np.array([-1, 0, 1, -1, 2, -1], np.int32)
-    forced_communication(problem.arrays, problem.mean_transfer, placed, 0, affinity)
+    affinity = affinity_of(problem, placed, 0)
     # Op 1 is on device 0 and would cost 2, op 2 on device 1 1, op 4 on device 2 2.
     assert affinity.tolist() == [3.0, 4.0, 3.0]

@@ -40,7 +40,6 @@ def test_schedules_are_valid(problem: Problem, seed: int) -> None:
 def test_every_step_takes_the_best_op_and_device(problem: Problem) -> None:
     order, devices, tied = sibling_affinity_trace(problem, noise=0.0)
     level = problem.b_level(problem.mean_compute)
-    moved = problem.mean_transfer
     group = problem.arrays.group
     plain = PlainPartial(problem)
     left = set(range(problem.n_ops))
@@ -58,7 +57,7 @@ def test_every_step_takes_the_best_op_and_device(problem: Problem) -> None:
             + float(problem.arrays.compute[op, device])
             + plain.affinity(op, device)
             + sum(
-                float(moved[u])
+                plain.transfer(plain.device[u], device, problem.arrays.volume[u])
                 for u in plain.inputs[op]
                 if plain.device[u] != device and (u, device) not in plain.arrived
             )

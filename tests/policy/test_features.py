@@ -55,12 +55,14 @@ def features_slowly(problem: Problem, order: list[int], choice: list[int]) -> np
     free = [0.0] * n_devices
     table = np.zeros((n_ops, n_devices, len(DEVICE_FEATURES)))
 
+    def seconds(source: int, target: int, volume: float) -> float:
+        return float(arrays.latency[source, target] + volume * arrays.factor[source, target])
+
     def arrival(u: int, device: int) -> float:
         source = device_of[u]
         if source == device:
             return finish[u]
-        seconds = arrays.latency[source, device] + arrays.volume[u] * arrays.factor[source, device]
-        return arrived.get((u, device), finish[u] + float(seconds))
+        return arrived.get((u, device), finish[u] + seconds(source, device, arrays.volume[u]))
 
     for step, (op, chosen) in enumerate(zip(order, choice, strict=True)):
         unit = (
@@ -78,7 +80,7 @@ def features_slowly(problem: Problem, order: list[int], choice: list[int]) -> np
             start = max([free[device], *(arrival(u, device) for u in inputs[op])])
             cost = float(arrays.compute[op, device])
             affinity = sum(
-                min(moved[u], moved[op])
+                seconds(device_of[u], device, min(arrays.volume[u], arrays.volume[op]))
                 for w in consumers[op]
                 for u in inputs[w]
                 if u in device_of and device_of[u] != device
@@ -90,7 +92,7 @@ def features_slowly(problem: Problem, order: list[int], choice: list[int]) -> np
                     "end": start + cost,
                     "cost": cost,
                     "affinity": affinity,
-                    "transfers": sum(moved[u] for u in away),
+                    "transfers": sum(seconds(device_of[u], device, arrays.volume[u]) for u in away),
                     "here": here,
                 }
             )
