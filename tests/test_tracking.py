@@ -152,3 +152,17 @@ with track("stage", sys.argv[1] + "/run.csv", {"seed": 3}, sys.argv[1]) as track
     (record,) = run.glob("*.wandb")
     assert b"loss" in record.read_bytes()
     assert len((tmp_path / "run.csv").read_text().splitlines()) == 4
+
+
+def test_a_new_run_leaves_no_row_of_the_one_before(tmp_path: Path) -> None:
+    first = CsvTracker(tmp_path / "run.csv")
+    for step in (1, 2, 3, 4):
+        first.log({"old": float(step)}, step)
+    resumed = CsvTracker(first.path)
+    resumed.begin(after=2)
+    resumed.log({"old": 5.0}, 5)
+    assert first.path.read_text() == "step,old\n1,1.0\n2,2.0\n5,5.0\n"
+    again = Trackers(CsvTracker(first.path))
+    again.begin(after=0)
+    again.log({"new": 3.0}, 3)
+    assert first.path.read_text() == "step,new\n3,3.0\n"

@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 class Tracker(Protocol):
     """Receives the metrics of a run, step by step."""
 
+    def begin(self, after: int) -> None:
+        """Say that a run begins, or resumes, ``after`` that step: later rows are of no use."""
+
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Record ``metrics`` of ``step``; steps grow, unless a run resumes at an earlier one."""
 
@@ -74,6 +77,12 @@ class CsvTracker(_Closing):
         self._columns, self._rows = _read_rows(self.path) if self.path.exists() else ([], [])
         # Whether the file holds exactly the header and the rows, so that a row can be appended.
         self._appendable = False
+
+    def begin(self, after: int) -> None:
+        """Drop the rows after a step, with the next row that is written."""
+        rows = [row for row in self._rows if int(row[STEP]) <= after]
+        self._appendable = self._appendable and len(rows) == len(self._rows)
+        self._rows = rows
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Write one row; see :meth:`Tracker.log`."""
@@ -135,6 +144,9 @@ class WandbTracker(_Closing):
     def __init__(self, run: wandb.Run) -> None:
         self._run = run
 
+    def begin(self, after: int) -> None:
+        """Do nothing: every start is a run of its own in W&B."""
+
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Send one step; see :meth:`Tracker.log`."""
         self._run.log(dict(metrics), step=step)
@@ -157,6 +169,11 @@ class Trackers(_Closing):
     def __init__(self, *trackers: Tracker) -> None:
         self.trackers = trackers
         self.last: dict[str, float] = {}
+
+    def begin(self, after: int) -> None:
+        """Tell each; see :meth:`Tracker.begin`."""
+        for tracker in self.trackers:
+            tracker.begin(after)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Record in each; see :meth:`Tracker.log`."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
+from doppler.errors import DopplerError
+from doppler.policy.features import DEVICE_FEATURES, NODE_FEATURES
 from doppler.policy.network import DualPolicy, policy_inputs
 from doppler.policy.rollout import Roller
 from doppler.problem import Problem
@@ -22,6 +25,8 @@ class TrainingCase:
     name : str
         For metrics, ``graph@cluster``.
     problem : Problem
+    threads : int, optional
+        That play episodes; by default one per core. The episodes do not depend on it.
 
     Attributes
     ----------
@@ -31,11 +36,11 @@ class TrainingCase:
         Plays the episodes.
     """
 
-    def __init__(self, name: str, problem: Problem) -> None:
+    def __init__(self, name: str, problem: Problem, threads: int | None = None) -> None:
         self.name = name
         self.problem = problem
         self.inputs = policy_inputs(problem)
-        self.roller = Roller(problem)
+        self.roller = Roller(problem, threads)
 
 
 def new_policy(seed: int, **parts: Any) -> DualPolicy:
@@ -51,9 +56,20 @@ def run_digest(
     """Identify a training run: its start, its problems and its settings.
 
     A checkpoint continues a run only if the digests are equal.
+
+    Raises
+    ------
+    DopplerError
+        If there is no case, or two have one name: incumbents go by it.
     """
+    if not cases:
+        raise DopplerError("there is no problem to train on; give at least one")
+    for name, count in Counter(case.name for case in cases).items():
+        if count > 1:
+            raise DopplerError(f"{count} training cases are named {name!r}; name each differently")
     digest = hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode())
-    digest.update(policy.features.name.encode())
+    features = (policy.features.name, *NODE_FEATURES, *DEVICE_FEATURES)
+    digest.update(" ".join(features).encode())
     for name, tensor in policy.state_dict().items():
         digest.update(name.encode())
         digest.update(tensor.numpy().tobytes())

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from doppler.errors import DopplerError
 from doppler.policy.likelihood import LogProbabilities
 from doppler.policy.network import DualPolicy
 from doppler.policy.rollout import Record
 from doppler.training.case import TrainingCase, run_digest
 from doppler.training.gradient import Gradient
-from doppler.training.loop import Loop, Progress, Schedule, Tracker
+from doppler.training.loop import CHECKPOINT_SECONDS, Loop, Progress, Schedule, Tracker
 from doppler.training.traces import Traces
 
 
@@ -44,6 +45,8 @@ def imitate(
     state: str | Path | None = None,
     tracker: Tracker | None = None,
     progress: Progress | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    threads: int | None = None,
 ) -> None:
     """Raise the likelihood of a teacher's choices.
 
@@ -65,12 +68,35 @@ def imitate(
         Receives ``select_loss`` and ``place_loss`` (per step), ``place_accuracy``, and others.
     progress : callable, optional
         See :class:`Loop`.
+    checkpoint_seconds : float
+        Time between two checkpoints.
+    threads : int, optional
+        That differentiate; by default one per core. The result does not depend on it.
+
+    Raises
+    ------
+    DopplerError
+        If there is no case, or two have one name, or traces are not those of their case.
+    CheckpointError
+        If ``state`` is not a training checkpoint; nothing is changed.
     """
+    if len(traces) != len(cases):
+        raise DopplerError(f"{len(cases)} training cases need as many traces, not {len(traces)}")
+    for case, trace in zip(cases, traces, strict=True):
+        if trace.fingerprint != case.problem.fingerprint:
+            raise DopplerError(f"{case.name}: its traces are of another problem; record them again")
     parts = [trace.fingerprint.encode() + trace.choice.tobytes() for trace in traces]
     digest = run_digest(policy, cases, {"seed": seed, **dataclasses.asdict(settings)}, *parts)
-    loop = Loop(policy, settings.schedule, digest, state=state, tracker=tracker, progress=progress)
-
-    gradient = Gradient(policy)
+    loop = Loop(
+        policy,
+        settings.schedule,
+        digest,
+        state=state,
+        tracker=tracker,
+        progress=progress,
+        checkpoint_seconds=checkpoint_seconds,
+    )
+    gradient = Gradient(policy, threads)
 
     def update(number: int) -> dict[str, float]:
         rng = np.random.default_rng([seed, 1, number])

@@ -30,6 +30,9 @@ Progress = Callable[[int, int, Mapping[str, float]], None]
 class Tracker(Protocol):
     """Receives metrics, see :mod:`doppler.tracking`."""
 
+    def begin(self, after: int) -> None:
+        """Say that the run begins, or resumes, ``after`` that step."""
+
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Record ``metrics`` of ``step``."""
 
@@ -108,6 +111,11 @@ class Loop:
         ----------
         update : callable
             From the number of the update to its metrics; adds to the parameters' ``grad``.
+
+        Raises
+        ------
+        CheckpointError
+            If the checkpoint file is corrupt or something else; the policy is left as it was.
         """
         with one_torch_thread():
             self._run(update)
@@ -115,6 +123,8 @@ class Loop:
     def _run(self, update: Update) -> None:
         schedule = self.schedule
         begin = self._restore()
+        if self.tracker is not None:
+            self.tracker.begin(begin)
         saved = time.monotonic()
         for number in range(begin, schedule.updates):
             share = number / max(1, schedule.updates - 1)
@@ -129,7 +139,9 @@ class Loop:
             norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), schedule.gradient_norm)
             self.optimizer.step()
             self._log(number + 1, {**metrics, "gradient_norm": float(norm), "learning_rate": rate})
-            if time.monotonic() - saved >= self.checkpoint_seconds:
+            # Not after the last: a run that resumes logs the last metrics again.
+            last = number + 1 == schedule.updates
+            if not last and time.monotonic() - saved >= self.checkpoint_seconds:
                 self._save(number + 1)
                 saved = time.monotonic()
         if self.state is not None:
@@ -175,17 +187,27 @@ class Loop:
             with safe_open(self.state, framework="pt") as file:
                 header = json.loads((file.metadata() or {}).get("doppler", "{}"))
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError, ValueError):
+        except (SafetensorError, OSError, ValueError, OverflowError, RecursionError):
             raise CheckpointError(
                 f"{self.state}: corrupt, or not a training checkpoint; remove it to start anew"
             ) from None
-        if header.get("format") != FORMAT:
+        if not isinstance(header, dict) or header.get("format") != FORMAT:
             raise CheckpointError(
                 f"{self.state}: not a training checkpoint; remove it to start anew"
             )
-        if header["digest"] != self.digest:
+        if header.get("digest") != self.digest:
             return 0
+        before = {name: tensor.clone() for name, tensor in self.policy.state_dict().items()}
+        try:
+            return self._take_up(header, tensors)
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
+            self.policy.load_state_dict(before)
+            raise CheckpointError(
+                f"{self.state}: parts of this training checkpoint are missing or changed; "
+                "remove it to start anew"
+            ) from None
 
+    def _take_up(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> int:
         def part(prefix: str) -> dict[str, Tensor]:
             return {
                 name.removeprefix(prefix): tensor
@@ -193,14 +215,22 @@ class Loop:
                 if name.startswith(prefix)
             }
 
+        done = int(header["done"])
+        if not 0 <= done <= self.schedule.updates:
+            raise ValueError("more updates are done than the schedule has")
         self.policy.load_state_dict(part("policy/"))
-        adam: dict[str, Any] = self.optimizer.state_dict()
+        parameters = list(self.policy.parameters())
         moments: dict[int, dict[str, Tensor]] = {}
         for name, tensor in part("adam/").items():
             index, moment = name.split("/")
+            if moment != "step" and tensor.shape != parameters[int(index)].shape:
+                raise ValueError(f"{name} has another shape than its parameter")
             moments.setdefault(int(index), {})[moment] = tensor
+        adam: dict[str, Any] = self.optimizer.state_dict()
+        if any(each.keys() != {"step", "exp_avg", "exp_avg_sq"} for each in moments.values()):
+            raise ValueError("a moment is missing")
         adam["state"] = moments
         self.optimizer.load_state_dict(adam)
         self.incumbents.restore(header["incumbents"], part("incumbent/"))
-        self._sums, self._summed = dict(header["sums"]), header["summed"]
-        return int(header["done"])
+        self._sums, self._summed = dict(header["sums"]), int(header["summed"])
+        return done

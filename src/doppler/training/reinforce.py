@@ -17,7 +17,7 @@ from doppler.training.case import TrainingCase, run_digest
 from doppler.training.gradient import Gradient, taken
 from doppler.training.imitation import pick_case
 from doppler.training.incumbent import Incumbents
-from doppler.training.loop import Loop, Progress, Schedule, Tracker
+from doppler.training.loop import CHECKPOINT_SECONDS, Loop, Progress, Schedule, Tracker
 
 # What memory beyond the capacity costs, as makespans per capacity.
 OVERFLOW_WEIGHT = 10.0
@@ -53,6 +53,8 @@ def reinforce(
     state: str | Path | None = None,
     tracker: Tracker | None = None,
     progress: Progress | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    threads: int | None = None,
 ) -> Incumbents:
     """Lower the simulated makespan of the policy's episodes by REINFORCE.
 
@@ -76,16 +78,34 @@ def reinforce(
         ``ratio_to_incumbent`` and others.
     progress : callable, optional
         See :class:`Loop`.
+    checkpoint_seconds : float
+        Time between two checkpoints.
+    threads : int, optional
+        That differentiate; by default one per core. The result does not depend on it.
 
     Returns
     -------
     Incumbents
         The best placement of each case and the episode that found it.
+
+    Raises
+    ------
+    DopplerError
+        If there is no case, or two have one name.
+    CheckpointError
+        If ``state`` is not a training checkpoint; nothing is changed.
     """
     digest = run_digest(policy, cases, {"seed": seed, **dataclasses.asdict(settings)})
-    loop = Loop(policy, settings.schedule, digest, state=state, tracker=tracker, progress=progress)
-
-    gradient = Gradient(policy)
+    loop = Loop(
+        policy,
+        settings.schedule,
+        digest,
+        state=state,
+        tracker=tracker,
+        progress=progress,
+        checkpoint_seconds=checkpoint_seconds,
+    )
+    gradient = Gradient(policy, threads)
 
     def update(number: int) -> dict[str, float]:
         rng = np.random.default_rng([seed, 3, number])

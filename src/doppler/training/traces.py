@@ -106,13 +106,47 @@ def load_traces(path: str | Path, problem: Problem) -> Traces:
             arrays = {name: file.get_tensor(name) for name in ("order", "choice", "tied")}
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such trace file; run the traces stage") from None
-    except (SafetensorError, OSError, ValueError):
+    except (SafetensorError, OSError, ValueError, OverflowError, RecursionError):
         raise CheckpointError(f"{path}: corrupt, or not a trace file") from None
-    if header.get("format") != FORMAT or header.get("version") != VERSION:
-        raise CheckpointError(f"{path}: not a trace file of version {VERSION}")
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise CheckpointError(f"{path}: a safetensors file, but not of traces")
+    if header.get("version") != VERSION:
+        raise CheckpointError(
+            f"{path}: traces of version {header.get('version')!r}, this Doppler reads {VERSION}; "
+            "record them again"
+        )
     if header.get("fingerprint") != problem.fingerprint:
         raise CheckpointError(
             f"{path}: recorded on another problem than {problem.graph.name!r} on "
             f"{problem.cluster.name!r}; record it again"
         )
-    return Traces(arrays["order"], arrays["choice"], arrays["tied"], header["fingerprint"])
+    traces = Traces(arrays["order"], arrays["choice"], arrays["tied"], header["fingerprint"])
+    fault = _fault(traces, problem)
+    if fault:
+        raise CheckpointError(f"{path}: {fault}; record the traces again")
+    return traces
+
+
+def _fault(traces: Traces, problem: Problem) -> str:
+    """Say why compiled code must not follow these traces, or nothing."""
+    order, choice, tied = traces[:3]
+    n_ops, n_devices = problem.n_ops, problem.n_devices
+    count = len(order)
+    shapes = (order.shape, choice.shape, tied.shape)
+    if count < 1 or shapes != ((count, n_ops), (count, n_ops), (count, n_ops, n_devices)):
+        return f"holds arrays of other shapes than {n_ops} ops on {n_devices} devices have"
+    types = [array.dtype.name for array in (order, choice, tied)]
+    if types != ["int32", "int32", "bool"]:
+        return "holds arrays of other types than traces have"
+    if not (np.sort(order, axis=1) == np.arange(n_ops)).all():
+        return "a trace does not place every op once"
+    step = np.argsort(order, axis=1)
+    if not (step[:, problem.graph.src] < step[:, problem.graph.dst]).all():
+        return "a trace places an op before its inputs"
+    if choice.min() < 0 or choice.max() >= n_devices:
+        return "a trace uses a device that the cluster lacks"
+    if not np.isfinite(problem.arrays.compute[order, choice]).all():
+        return "a trace puts an op where it cannot run"
+    if not np.take_along_axis(tied, choice[:, :, None].astype(np.int64), axis=2).all():
+        return "a trace's own choices are not among those that it holds for as good"
+    return ""

@@ -1,0 +1,189 @@
+"""What teachers show: recorded, saved, loaded, and refused when it is not what it should be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+from training_cases import hard_problem, small_case, small_policy
+
+from doppler import Placement, Problem, simulate
+from doppler.errors import CheckpointError, UnknownNameError
+from doppler.policy.checkpoint import save_policy
+from doppler.training.case import TrainingCase
+from doppler.training.traces import TEACHERS, Traces, load_traces, record, save_traces
+
+
+def equal(a: Traces, b: Traces) -> bool:
+    return a.fingerprint == b.fingerprint and all(
+        x.dtype == y.dtype and np.array_equal(x, y) for x, y in zip(a[:3], b[:3], strict=True)
+    )
+
+
+@pytest.mark.parametrize("teacher", sorted(TEACHERS))
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_traces_are_episodes_that_the_policies_can_follow(
+    tmp_path_factory: pytest.TempPathFactory, teacher: str, seed: int
+) -> None:
+    problem = hard_problem(seed)
+    traces = record(problem, teacher, 2, seed)
+    path = save_traces(traces, tmp_path_factory.mktemp("traces") / "case.safetensors")
+    assert equal(load_traces(path, problem), traces)
+
+    case = TrainingCase("case", problem, threads=1)
+    policy = small_policy()
+    weights = policy.weights(policy(case.inputs))
+    allowed = case.roller.follow(weights, traces.order, traces.choice).record.allowed
+    # Whatever the teacher holds for as good, the placement policy could choose there.
+    assert not (traces.tied & ~allowed).any()
+    for order, choice in zip(traces.order, traces.choice, strict=True):
+        devices, priority = np.empty_like(choice), np.empty_like(order)
+        devices[order], priority[order] = choice, np.arange(len(order))
+        placement = Placement(devices, priority)
+        assert simulate(problem, placement).makespan > 0
+
+
+@pytest.mark.parametrize("teacher", sorted(TEACHERS))
+def test_traces_are_seeded_and_differ(teacher: str) -> None:
+    problem = Problem(small_case(0, 30).problem.graph, small_case().problem.cluster)
+    assert equal(record(problem, teacher, 3, seed=1), record(problem, teacher, 3, seed=1))
+    first, second = record(problem, teacher, 2, seed=1), record(problem, teacher, 2, seed=2)
+    assert not equal(first, second) or not first.tied.sum(axis=2).max() > 1
+
+
+def test_unknown_teacher() -> None:
+    with pytest.raises(UnknownNameError, match="unknown teacher 'critical': did you mean 'critica"):
+        record(small_case().problem, "critical", 1)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return save_traces(record(small_case().problem, "critical_path", 2), tmp_path / "t.safetensors")
+
+
+def not_safetensors(path: Path) -> None:
+    path.write_bytes(b"traces")
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def a_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def nothing(path: Path) -> None:
+    path.unlink()
+
+
+def a_policy(path: Path) -> None:
+    save_policy(small_policy(), path)
+
+
+def with_header(header: object) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        arrays = record(small_case().problem, "critical_path", 1)._asdict()
+        del arrays["fingerprint"]
+        save_file(arrays, path, {"doppler": json.dumps(header)})
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (not_safetensors, "corrupt, or not a trace file"),
+        (cut_short, "corrupt, or not a trace file"),
+        (a_directory, "corrupt, or not a trace file"),
+        (a_policy, "corrupt, or not a trace file"),
+        (nothing, "no such trace file; run the traces stage"),
+        (with_header([]), "a safetensors file, but not of traces"),
+        (
+            with_header({"format": "doppler-traces", "version": 0}),
+            "traces of version 0, this Doppler reads 1; record them again",
+        ),
+        (
+            with_header({"format": "doppler-traces", "version": 1, "fingerprint": "another"}),
+            "recorded on another problem than .* on 'equal'; record it again",
+        ),
+    ],
+)
+def test_what_is_not_the_traces_of_the_problem(
+    path: Path, spoil: Callable[[Path], None], message: str
+) -> None:
+    spoil(path)
+    with pytest.raises(CheckpointError, match=message) as error:
+        load_traces(path, small_case().problem)
+    assert str(error.value).startswith(f"{path}: ")
+    assert "\n" not in str(error.value)
+
+
+def test_traces_of_another_problem(path: Path) -> None:
+    with pytest.raises(CheckpointError, match="recorded on another problem than"):
+        load_traces(path, small_case(1).problem)
+
+
+def twice_the_same_op(traces: Traces) -> Traces:
+    traces.order[0, 1] = traces.order[0, 0]
+    return traces
+
+
+def last_op_first(traces: Traces) -> Traces:
+    return traces._replace(order=np.ascontiguousarray(traces.order[:, ::-1]))
+
+
+def far_device(traces: Traces) -> Traces:
+    traces.choice[1, 2] = 3
+    return traces
+
+
+def own_choice_not_tied(traces: Traces) -> Traces:
+    traces.tied[1, 4] = False
+    return traces
+
+
+def fewer_choices(traces: Traces) -> Traces:
+    return traces._replace(choice=traces.choice[:1])
+
+
+def fewer_devices(traces: Traces) -> Traces:
+    return traces._replace(tied=traces.tied[:, :, :2])
+
+
+def no_trace(traces: Traces) -> Traces:
+    return Traces(*(array[:0] for array in traces[:3]), traces.fingerprint)
+
+
+def long_ints(traces: Traces) -> Traces:
+    return traces._replace(order=traces.order.astype(np.int64))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (twice_the_same_op, "does not place every op once"),
+        (last_op_first, "places an op before its inputs"),
+        (far_device, "uses a device that the cluster lacks"),
+        (own_choice_not_tied, "own choices are not among those"),
+        (fewer_choices, "arrays of other shapes than 12 ops on 3 devices have"),
+        (fewer_devices, "arrays of other shapes than 12 ops on 3 devices have"),
+        (no_trace, "arrays of other shapes than 12 ops on 3 devices have"),
+        (long_ints, "arrays of other types than traces have"),
+    ],
+)
+def test_traces_that_no_kernel_may_follow(
+    path: Path, spoil: Callable[[Traces], Traces], message: str
+) -> None:
+    save_traces(spoil(record(small_case().problem, "critical_path", 2)), path)
+    with pytest.raises(CheckpointError, match=message) as error:
+        load_traces(path, small_case().problem)
+    assert str(error.value).endswith("; record the traces again")
