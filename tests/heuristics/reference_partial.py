@@ -62,14 +62,18 @@ class PlainPartial:
         self.finish[op] = start + float(self.problem.arrays.compute[op, device])
         self.device_free[device] = self.finish[op]
 
-    def affinity(self, op: int, device: int) -> float:
-        """Communication that placing the op on the device forces on its consumers."""
-        arrays = self.problem.arrays
+    def affinity(self, op: int, device: int, homes: dict[int, int] | None = None) -> float:
+        """Communication that placing the op on the device forces on its consumers.
+
+        ``homes`` are the devices that count, those of the ops placed so far if left out.
+        """
+        volume = self.problem.arrays.volume
+        homes = self.device if homes is None else homes
         return sum(
-            self.transfer(self.device[u], device, min(arrays.volume[u], arrays.volume[op]))
+            self.transfer(homes[u], device, min(volume[u], volume[op]))
             for w in self.consumers[op]
             for u in self.inputs[w]
-            if u in self.device and self.device[u] != device
+            if u != op and u in homes and homes[u] != device
         )
 
     def transfer(self, source: int, target: int, volume: float) -> float:

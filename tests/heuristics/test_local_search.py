@@ -82,7 +82,6 @@ class Chain:
             self.best_priority,
             self.best,
             self.work,
-            self.problem.mean_transfer,
             float(self.problem.mean_compute.mean()),
             recreate,
             self.scratch,

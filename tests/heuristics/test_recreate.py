@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from heuristic_problems import problems, random_graph
+from heuristic_problems import mixed_cluster, problems, random_graph
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reference_partial import PlainPartial
@@ -38,7 +38,6 @@ def test_a_part_is_made_anew_and_stays_valid(problem: Problem, first: int) -> No
         before = devices.copy()
         ruin_and_recreate(
             problem.arrays,
-            problem.mean_transfer,
             1.0,
             first % problem.n_ops,
             starts,
@@ -75,36 +74,37 @@ def test_a_region_is_connected(size: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_an_op_goes_where_the_score_is_least(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    problem = Problem(random_graph(rng, 25), Cluster.uniform(3))
-    arrays, moved = problem.arrays, problem.mean_transfer
+    problem = Problem(random_graph(rng, 25), mixed_cluster(rng, 3))
+    volume = problem.arrays.volume
     old = rng.integers(0, 3, 25).astype(np.int32)
     devices = old.copy()
-    scratch = make_recreation(arrays)
+    scratch = make_recreation(problem.arrays)
     scratch.ruined[:] = rng.random(25) < 0.4
-    recreate(arrays, moved, arrays.order, devices, 0.7, 1.3, 0.0, scratch)
+    recreate(problem.arrays, problem.arrays.order, devices, 0.7, 1.3, 0.0, scratch)
     plain = PlainPartial(problem)
     homes = {op: int(old[op]) for op in range(25) if not scratch.ruined[op]}
-    for op in arrays.order.tolist():
+    for op in problem.arrays.order.tolist():
         if scratch.ruined[op]:
             scores = []
             for device in range(3):
-                forced = sum(
-                    min(moved[u], moved[op])
-                    for w in plain.consumers[op]
-                    for u in plain.inputs[w]
-                    if u in homes and homes[u] != device
-                )
                 sent = sum(
-                    moved[u]
+                    plain.transfer(plain.device[u], device, volume[u])
                     for u in plain.inputs[op]
                     if plain.device[u] != device and (u, device) not in plain.arrived
                 )
-                away = any(homes.get(w, device) != device for w in plain.consumers[op])
+                away = max(
+                    (
+                        plain.transfer(device, homes[w], volume[op])
+                        for w in plain.consumers[op]
+                        if homes.get(w, device) != device
+                    ),
+                    default=0.0,
+                )
                 scores.append(
                     plain.start(op, device)
-                    + arrays.compute[op, device]
-                    + 0.7 * forced
-                    + 1.3 * (sent + away * moved[op])
+                    + problem.arrays.compute[op, device]
+                    + 0.7 * plain.affinity(op, device, homes)
+                    + 1.3 * (sent + away)
                 )
             assert scores[devices[op]] == pytest.approx(min(scores), rel=1e-9)
             homes[op] = int(devices[op])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from policies import encode, problems, quick, random_policy, weighty_graph
 
-from doppler import Cluster, Device, Graph, Problem
+from doppler import Cluster, Device, Graph, Link, Problem
 from doppler.cluster.cluster import fully_connected
 from doppler.errors import UnknownNameError
 from doppler.policy.features import (
@@ -140,7 +140,11 @@ def test_device_features_are_what_they_say(seed: int) -> None:
     rng = np.random.default_rng(seed)
     graph = weighty_graph(seed, 30)
     devices = tuple(Device(f"d{d}", slowdown=float(rng.choice([1.0, 2.0]))) for d in range(4))
-    problem = Problem(graph, Cluster("mixed", devices, fully_connected(4)))
+    links = tuple(
+        Link(link.source, link.target, hops=float(rng.choice([0.5, 2.0])))
+        for link in fully_connected(4)
+    )
+    problem = Problem(graph, Cluster("mixed", devices, links))
     record = played(problem)
     for index in range(2):
         wanted = features_slowly(
