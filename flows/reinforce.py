@@ -53,9 +53,10 @@ def train(params: Params) -> list[Row]:
             policy,
             training,
             ReinforceSettings(
-                Schedule(**settings.model_dump(exclude={"episodes", "entropy"})),
+                Schedule(**settings.model_dump(exclude={"episodes", "entropy", "validate_every"})),
                 episodes=settings.episodes,
                 entropy=settings.entropy,
+                validate_every=settings.validate_every,
             ),
             seed=params.seed,
             state=state_path("reinforce"),

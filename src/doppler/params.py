@@ -167,6 +167,8 @@ class ReinforceParams(Section):
         Updates between two rows of metrics.
     entropy : float
         Weight of the policy's entropy.
+    validate_every : int
+        Updates between two looks at the greedy episodes; the best weights are kept.
     """
 
     updates: Count
@@ -176,6 +178,7 @@ class ReinforceParams(Section):
     gradient_norm: Positive
     log_every: Count
     entropy: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    validate_every: Count
 
 
 class EvaluateParams(Section):

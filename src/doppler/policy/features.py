@@ -54,6 +54,8 @@ DEVICE_FEATURES = (
     "transfers_above_least",
     "holds_input",
     "busy",
+    "shared_affinity_above_least",
+    "shared_transfers_above_least",
 )
 PAPER_FEATURES = (
     "load",
@@ -104,11 +106,14 @@ class Scales(NamedTuple):
         Seconds that count as one for an op: its compute, its transfer and its largest input's.
     share : float
         Total mean compute over the number of devices, seconds.
+    sharers : float64 array, shape [devices, devices]
+        How many other devices send over the channel from one device to another.
     """
 
     mean_compute: FloatArray
     unit: FloatArray
     share: float
+    sharers: FloatArray
 
 
 def scales(problem: Problem) -> Scales:
@@ -121,7 +126,13 @@ def scales(problem: Problem) -> Scales:
     unit = compute + moved + largest + 0.01 * (typical if typical > 0 else 1.0)
     total = float(compute.sum())
     share = (total if total > 0 else 1.0) / arrays.compute.shape[1]
-    return Scales(compute, unit, share)
+    return Scales(compute, unit, share, _sharers(arrays.channel))
+
+
+def _sharers(channel: IntArray) -> FloatArray:
+    sources = [np.unique(np.nonzero(channel == c)[0]).size for c in range(int(channel.max()) + 1)]
+    # The last entry is that of channel -1, on which nothing waits.
+    return np.array([*sources, 1.0])[channel] - 1.0
 
 
 def node_features(problem: Problem) -> npt.NDArray[np.float32]:
@@ -207,6 +218,7 @@ def device_features(  # type: ignore[no-untyped-def]
     latency, factor, volume = arrays.latency, arrays.factor, arrays.volume
     mean_compute = scale.mean_compute
     affinity, starts = scratch[2], scratch[3]
+    volume_on, count_on, sharers = scratch[0], scratch[1], scale.sharers
     forced_communication(arrays, placed, op, scratch[0], scratch[1], affinity)
     earliest_starts(arrays, partial, n_inputs, found, n_found, starts)
     unit = 1.0 / scale.unit[op]
@@ -217,6 +229,8 @@ def device_features(  # type: ignore[no-untyped-def]
     least_cost = np.inf
     least_affinity = np.inf
     least_sent = np.inf
+    least_shared_affinity = np.inf
+    least_shared_sent = np.inf
     horizon = 0.0
     for device in range(len(load)):
         horizon = max(horizon, device_free[device])
@@ -228,6 +242,8 @@ def device_features(  # type: ignore[no-untyped-def]
         start = starts[candidate]
         cost = compute[op, device]
         sent = 0.0
+        shared_sent = 0.0
+        shared_affinity = 0.0
         held = 0.0
         n_held = 0
         first = np.inf
@@ -247,7 +263,15 @@ def device_features(  # type: ignore[no-untyped-def]
                     slot += 1
                 if slot == end:
                     source = placed[producer]
-                    sent += latency[source, device] + volume[producer] * factor[source, device]
+                    duration = latency[source, device] + volume[producer] * factor[source, device]
+                    sent += duration
+                    shared_sent += duration * sharers[source, device]
+        for source in range(len(load)):
+            if count_on[source] > 0.0 and sharers[source, device] > 0.0:
+                shared_affinity += sharers[source, device] * (
+                    count_on[source] * latency[source, device]
+                    + volume_on[source] * factor[source, device]
+                )
         features[device, 0] = load[device] * per_share
         features[device, 2] = held / input_total if input_total > 0.0 else 0.0
         features[device, 3] = _squash((horizon - first) * unit) if n_held > 0 else 0.0
@@ -264,6 +288,8 @@ def device_features(  # type: ignore[no-untyped-def]
         least_cost = min(least_cost, cost)
         least_affinity = min(least_affinity, affinity[device])
         least_sent = min(least_sent, sent)
+        least_shared_affinity = min(least_shared_affinity, shared_affinity)
+        least_shared_sent = min(least_shared_sent, shared_sent)
         # Kept in seconds until the least over all devices is known.
         features[device, 1] = load[device]
         features[device, 6] = start
@@ -271,6 +297,8 @@ def device_features(  # type: ignore[no-untyped-def]
         features[device, 9] = cost
         features[device, 11] = affinity[device]
         features[device, 13] = sent
+        features[device, 16] = shared_affinity
+        features[device, 17] = shared_sent
     for candidate in range(n_found):
         device = found[candidate]
         features[device, 1] = _squash((features[device, 1] - least_load) * unit)
@@ -279,3 +307,5 @@ def device_features(  # type: ignore[no-untyped-def]
         features[device, 9] = _squash((features[device, 9] - least_cost) * unit)
         features[device, 11] = _squash((features[device, 11] - least_affinity) * unit)
         features[device, 13] = _squash((features[device, 13] - least_sent) * unit)
+        features[device, 16] = _squash((features[device, 16] - least_shared_affinity) * unit)
+        features[device, 17] = _squash((features[device, 17] - least_shared_sent) * unit)

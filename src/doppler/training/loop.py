@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from doppler.training.incumbent import Incumbents
 FORMAT = "doppler-training-state"
 CHECKPOINT_SECONDS = 10.0
 
+Validate = Callable[[], float]
 Update = Callable[[int], dict[str, float]]
 Progress = Callable[[int, int, Mapping[str, float]], None]
 
@@ -103,14 +105,23 @@ class Loop:
         self.optimizer = torch.optim.Adam(policy.parameters(), schedule.learning_rate)
         self._sums: dict[str, float] = {}
         self._summed = 0
+        self._best_score = math.inf
+        self._best: dict[str, Tensor] = {}
 
-    def run(self, update: Update) -> None:
+    def run(
+        self, update: Update, validate: Validate | None = None, validate_every: int = 1
+    ) -> None:
         """Run the updates that are left; afterwards the checkpoint is gone.
 
         Parameters
         ----------
         update : callable
             From the number of the update to its metrics; adds to the parameters' ``grad``.
+        validate : callable, optional
+            Gives the policy's score, the lower the better. The policy ends with the weights that
+            had the lowest, those that it started with included.
+        validate_every : int
+            Updates between two validations.
 
         Raises
         ------
@@ -118,11 +129,13 @@ class Loop:
             If the checkpoint file is corrupt or something else; the policy is left as it was.
         """
         with one_torch_thread():
-            self._run(update)
+            self._run(update, validate, validate_every)
 
-    def _run(self, update: Update) -> None:
+    def _run(self, update: Update, validate: Validate | None, validate_every: int) -> None:
         schedule = self.schedule
         begin = self._restore()
+        if validate is not None and begin == 0:
+            self._keep(validate())
         if self.tracker is not None:
             self.tracker.begin(begin)
         saved = time.monotonic()
@@ -138,14 +151,27 @@ class Loop:
             metrics = update(number)
             norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), schedule.gradient_norm)
             self.optimizer.step()
+            if validate is not None and (
+                (number + 1) % validate_every == 0 or number + 1 == schedule.updates
+            ):
+                self._keep(validate())
+            if validate is not None:
+                metrics["best_score"] = self._best_score
             self._log(number + 1, {**metrics, "gradient_norm": float(norm), "learning_rate": rate})
             # Not after the last: a run that resumes logs the last metrics again.
             last = number + 1 == schedule.updates
             if not last and time.monotonic() - saved >= self.checkpoint_seconds:
                 self._save(number + 1)
                 saved = time.monotonic()
+        if validate is not None:
+            self.policy.load_state_dict(self._best)
         if self.state is not None:
             self.state.unlink(missing_ok=True)
+
+    def _keep(self, score: float) -> None:
+        if score < self._best_score:
+            self._best_score = score
+            self._best = {name: each.clone() for name, each in self.policy.state_dict().items()}
 
     def _log(self, done: int, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
@@ -165,6 +191,7 @@ class Loop:
         tensors = {f"policy/{k}": v for k, v in self.policy.state_dict().items()}
         for index, moments in self.optimizer.state_dict()["state"].items():
             tensors |= {f"adam/{index}/{name}": tensor for name, tensor in moments.items()}
+        tensors |= {f"best/{k}": v for k, v in self._best.items()}
         tensors |= {f"incumbent/{k}": v for k, v in self.incumbents.tensors().items()}
         header = {
             "format": FORMAT,
@@ -172,6 +199,7 @@ class Loop:
             "done": done,
             "sums": self._sums,
             "summed": self._summed,
+            "best_score": self._best_score if self._best else None,
             "incumbents": self.incumbents.header(),
         }
         content = save(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from doppler.policy.likelihood import LogProbabilities
 from doppler.policy.network import DualPolicy
-from doppler.policy.rollout import SAMPLE, Record
+from doppler.policy.rollout import GREEDY, SAMPLE, Record
 from doppler.training.case import TrainingCase, run_digest
 from doppler.training.gradient import Gradient, taken
 from doppler.training.imitation import pick_case
@@ -36,12 +36,15 @@ class ReinforceSettings:
         Weight of PLC's mean entropy in the objective.
     runtime : {"priority", "fifo"}
         Whether the simulated run-time honours SEL's order.
+    validate_every : int
+        Updates between two looks at the greedy episodes of all cases.
     """
 
     schedule: Schedule
     episodes: int = 32
     entropy: float = 0.0
     runtime: str = "priority"
+    validate_every: int = 50
 
 
 def reinforce(
@@ -61,7 +64,8 @@ def reinforce(
     Williams, "Simple statistical gradient-following algorithms for connectionist reinforcement
     learning", 1992, with the batch as its own baseline: the advantage of an episode is
     (mean cost of the batch - its cost) / standard deviation. An episode that overflows memory
-    costs more than its makespan.
+    costs more than its makespan. The policy ends with the weights whose greedy episodes were the
+    best, by geometric mean over the cases.
 
     Parameters
     ----------
@@ -75,7 +79,8 @@ def reinforce(
         Checkpoint file, by which a killed run goes on where it was.
     tracker : Tracker, optional
         Receives ``ratio_to_bound`` (mean makespan over the case's lower bound),
-        ``ratio_to_incumbent`` and others.
+        ``ratio_to_incumbent``, ``best_score`` (the best greedy episodes so far over the lower
+        bounds, geometric mean over the cases) and others.
     progress : callable, optional
         See :class:`Loop`.
     checkpoint_seconds : float
@@ -142,8 +147,18 @@ def reinforce(
             **metrics,
         }
 
+    def validate() -> float:
+        logs = []
+        with torch.no_grad():
+            for case in cases:
+                weights = policy.weights(policy(case.inputs))
+                episodes = case.roller.play(weights, GREEDY, [seed], runtime=settings.runtime)
+                cost = episodes.makespans[0] * (1.0 + OVERFLOW_WEIGHT * episodes.overflow[0])
+                logs.append(np.log(max(cost, 1e-300) / max(case.problem.lower_bound, 1e-300)))
+        return float(np.exp(np.mean(logs)))
+
     try:
-        loop.run(update)
+        loop.run(update, validate, settings.validate_every)
     finally:
         gradient.close()
     return loop.incumbents
