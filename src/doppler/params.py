@@ -168,7 +168,8 @@ class ReinforceParams(Section):
     entropy : float
         Weight of the policy's entropy.
     validate_every : int
-        Updates between two looks at the greedy episodes; the best weights are kept.
+        Updates between two looks at the greedy episodes, the best of which decide on the weights
+        to end with; 0: end with the last.
     """
 
     updates: Count
@@ -178,7 +179,7 @@ class ReinforceParams(Section):
     gradient_norm: Positive
     log_every: Count
     entropy: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    validate_every: Count
+    validate_every: Annotated[int, Field(ge=0)]
 
 
 class EvaluateParams(Section):

@@ -124,6 +124,9 @@ def features_slowly(problem: Problem, order: list[int], choice: list[int]) -> np
                 "transfers_above_least": above["transfers"],
                 "holds_input": float(bool(here)),
                 "busy": squash((horizon - free[device]) / unit),
+                # No link here shares a channel.
+                "shared_affinity_above_least": 0.0,
+                "shared_transfers_above_least": 0.0,
             }
             table[step, device] = [values[name] for name in DEVICE_FEATURES]
         for u in inputs[op]:

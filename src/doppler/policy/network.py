@@ -149,7 +149,7 @@ class DualPolicy(nn.Module):
             self.select_direct.weight[0, NODE_FEATURES.index("b_level")] = 20.0
             self.direct.weight.zero_()
             for name in ("end_above_least", "affinity_above_least", "transfers_above_least"):
-                self.direct.weight[0, DEVICE_FEATURES.index(name)] = -12.0
+                self.direct.weight[0, DEVICE_FEATURES.index(name)] = -50.0
 
     def place_parameters(self) -> list[Tensor]:
         """Return the parameters of PLC that come after the encoder's outputs."""

@@ -261,4 +261,9 @@ class Loop:
         self.optimizer.load_state_dict(adam)
         self.incumbents.restore(header["incumbents"], part("incumbent/"))
         self._sums, self._summed = dict(header["sums"]), int(header["summed"])
+        if header["best_score"] is not None:
+            best = part("best/")
+            if best.keys() != self.policy.state_dict().keys():
+                raise ValueError("the best weights are not the policy's")
+            self._best_score, self._best = float(header["best_score"]), best
         return done

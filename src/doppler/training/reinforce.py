@@ -37,14 +37,15 @@ class ReinforceSettings:
     runtime : {"priority", "fifo"}
         Whether the simulated run-time honours SEL's order.
     validate_every : int
-        Updates between two looks at the greedy episodes of all cases.
+        Updates between two looks at the greedy episodes of all cases, the best of which decide on
+        the weights to end with; 0: end with the last weights.
     """
 
     schedule: Schedule
     episodes: int = 32
     entropy: float = 0.0
     runtime: str = "priority"
-    validate_every: int = 50
+    validate_every: int = 0
 
 
 def reinforce(
@@ -64,8 +65,8 @@ def reinforce(
     Williams, "Simple statistical gradient-following algorithms for connectionist reinforcement
     learning", 1992, with the batch as its own baseline: the advantage of an episode is
     (mean cost of the batch - its cost) / standard deviation. An episode that overflows memory
-    costs more than its makespan. The policy ends with the weights whose greedy episodes were the
-    best, by geometric mean over the cases.
+    costs more than its makespan. On request the policy ends with the
+    weights whose greedy episodes were the best, by geometric mean over the cases.
 
     Parameters
     ----------
@@ -79,8 +80,8 @@ def reinforce(
         Checkpoint file, by which a killed run goes on where it was.
     tracker : Tracker, optional
         Receives ``ratio_to_bound`` (mean makespan over the case's lower bound),
-        ``ratio_to_incumbent``, ``best_score`` (the best greedy episodes so far over the lower
-        bounds, geometric mean over the cases) and others.
+        ``ratio_to_incumbent``, with validation ``best_score`` (the best greedy episodes
+        so far over the lower bounds, geometric mean over the cases), and others.
     progress : callable, optional
         See :class:`Loop`.
     checkpoint_seconds : float
@@ -158,7 +159,7 @@ def reinforce(
         return float(np.exp(np.mean(logs)))
 
     try:
-        loop.run(update, validate, settings.validate_every)
+        loop.run(update, validate if settings.validate_every else None, settings.validate_every)
     finally:
         gradient.close()
     return loop.incumbents
