@@ -102,7 +102,7 @@ class Loop:
         self.progress = progress
         self.checkpoint_seconds = checkpoint_seconds
         self.incumbents = Incumbents()
-        self.optimizer = torch.optim.Adam(policy.parameters(), schedule.learning_rate)
+        self.optimizer = torch.optim.Adam(policy.parameters(), schedule.learning_rate, fused=True)
         self._sums: dict[str, float] = {}
         self._summed = 0
         self._best_score = math.inf
