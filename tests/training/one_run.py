@@ -34,7 +34,7 @@ def main(stage: str, directory: Path, threads: int) -> None:
             settings = ImitationSettings(schedule, traces=2)
             imitate(policy, cases, traces, settings, checkpoint_seconds=0.0, **common)
         else:
-            settings = ReinforceSettings(schedule, episodes=6, entropy=0.01)
+            settings = ReinforceSettings(schedule, episodes=6, entropy=0.01, validate_every=3)
             found = reinforce(policy, cases, settings, checkpoint_seconds=0.0, **common)
             best = {
                 name: [each.makespan, each.episode, each.devices.tolist(), each.priority.tolist()]

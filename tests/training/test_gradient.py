@@ -12,9 +12,10 @@ from training_cases import hard_problem, mixed_cases, small_case, small_policy
 from doppler.policy.likelihood import LogProbabilities, log_probabilities
 from doppler.policy.network import DualPolicy
 from doppler.policy.rollout import SAMPLE, Record
+from doppler.policy.threads import one_torch_thread
 from doppler.training import gradient as module
 from doppler.training.case import TrainingCase
-from doppler.training.gradient import Gradient, one_torch_thread, taken
+from doppler.training.gradient import Gradient, taken
 
 EPISODES = 7
 ADVANTAGE = torch.linspace(-1.0, 2.0, EPISODES, dtype=torch.float64)

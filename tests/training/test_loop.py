@@ -49,7 +49,7 @@ def train(
     **options: Any,
 ) -> tuple[DualPolicy, Incumbents]:
     policy = policy or small_policy()
-    settings = ReinforceSettings(Schedule(UPDATES, log_every=5), episodes=4)
+    settings = ReinforceSettings(Schedule(UPDATES, log_every=5), episodes=4, validate_every=3)
     incumbents = reinforce(
         policy,
         cases or mixed_cases(),
@@ -184,6 +184,27 @@ def test_schedule() -> None:
     assert moved == pytest.approx(sum(rates), rel=1e-3)
 
 
+def test_the_weights_with_the_lowest_score_are_kept() -> None:
+    scores = iter([5.0, 3.0, 4.0, 2.0, 2.0, 6.0])
+    rows, seen = Rows(), []
+    loop = Loop(small_policy(), Schedule(9, log_every=1), "", tracker=rows)
+
+    def update(number: int) -> dict[str, float]:
+        for parameter in loop.policy.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        return {}
+
+    def validate() -> float:
+        seen.append(weights_of(loop.policy))
+        return next(scores)
+
+    loop.run(update, validate, 2)
+    # At the start, after updates 2, 4, 6 and 8, and after the last; of equals the first.
+    assert len(seen) == 6
+    assert weights_of(loop.policy) == seen[3]
+    assert rows.column("best_score") == [5, 3, 3, 3, 3, 2, 2, 2, 2]
+
+
 def test_no_updates_change_nothing() -> None:
     policy = small_policy()
     reinforce(policy, [small_case()], ReinforceSettings(Schedule(0)))
@@ -254,6 +275,8 @@ def set_header(name: str, value: object) -> Change:
         put("adam/0/exp_avg", torch.zeros(3)),
         put("adam/999/exp_avg", torch.zeros(3)),
         put("adam/first/exp_avg", torch.zeros(3)),
+        drop("best/second.weight"),
+        put("best/second.weight", torch.zeros(3)),
         lambda header, tensors: header.pop("done"),
         set_header("done", "soon"),
         set_header("done", UPDATES + 1),

@@ -23,10 +23,11 @@ from doppler import Graph, Problem, simulate, simulate_many
 from doppler.policy.likelihood import LogProbabilities, log_probabilities
 from doppler.policy.network import DualPolicy
 from doppler.policy.rollout import SAMPLE, Record
+from doppler.policy.threads import one_torch_thread
 from doppler.simulator import check_memory
 from doppler.training import gradient as module
 from doppler.training.case import TrainingCase
-from doppler.training.gradient import Gradient, one_torch_thread, taken
+from doppler.training.gradient import Gradient, taken
 from doppler.training.incumbent import Incumbents
 from doppler.training.loop import Schedule
 from doppler.training.reinforce import ReinforceSettings, reinforce

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,6 +21,7 @@ from doppler.heuristics.single_device import single_device
 from doppler.placement import Placement
 from doppler.policy.network import DualPolicy, Sizes, policy_inputs
 from doppler.policy.rollout import GREEDY, SAMPLE, Roller
+from doppler.policy.threads import one_torch_thread
 from doppler.problem import Problem
 from doppler.simulator import simulate
 
@@ -29,6 +30,8 @@ SAMPLING_SHARE = 0.1
 BATCH = 16
 # Of the moves of the local search; the more, the better, on graphs of 76 to 367 ops, up to this.
 RECREATE_SHARE = 0.4
+# From so many ops on, a layer is worth sharing among cores that other processes may hold.
+THREADED_OPS = 50_000
 # What a greedy episode that does not fit in memory is worth, whatever the budget.
 RESCUE_SECONDS = 1.0
 KEPT = 8
@@ -126,7 +129,8 @@ def search(
     """
     warm_up(policy)
     deadline = Deadline(budget)
-    with torch.no_grad():
+    small = problem.n_ops < THREADED_OPS
+    with torch.no_grad(), one_torch_thread() if small else nullcontext():
         weights = policy.weights(policy(policy_inputs(problem)))
     roller = Roller(problem)
     pool = _Pool(problem, runtime)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -97,21 +96,6 @@ class Gradient:
     def close(self) -> None:
         """End the threads."""
         self._pool.shutdown()
-
-
-@contextmanager
-def one_torch_thread() -> Iterator[None]:
-    """Let torch compute in the calling thread alone.
-
-    The tensors of an update are small: handing them to other threads costs more than it saves,
-    and far more where another process keeps a core busy.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def taken(found: LogProbabilities, record: Record) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 from doppler.errors import CheckpointError
 from doppler.files import write_atomic
 from doppler.policy.network import DualPolicy
-from doppler.training.gradient import one_torch_thread
+from doppler.policy.threads import one_torch_thread
 from doppler.training.incumbent import Incumbents
 
 FORMAT = "doppler-training-state"
@@ -263,7 +263,8 @@ class Loop:
         self._sums, self._summed = dict(header["sums"]), int(header["summed"])
         if header["best_score"] is not None:
             best = part("best/")
-            if best.keys() != self.policy.state_dict().keys():
+            shapes = {name: each.shape for name, each in self.policy.state_dict().items()}
+            if {name: each.shape for name, each in best.items()} != shapes:
                 raise ValueError("the best weights are not the policy's")
             self._best_score, self._best = float(header["best_score"]), best
         return done
