@@ -15,7 +15,7 @@ export WANDB_ERROR_REPORTING ?= false
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help install repro test check lint format bench report clean lock
+.PHONY: help install repro test check lint format bench report docs clean lock
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ repro: $(INSTALLED)  ## Run the whole pipeline: graphs, traces, training, report
 
 report: $(INSTALLED)  ## Make reports/index.html, and whatever it needs, anew
 	$(BIN)/dvc repro evaluate
+
+docs: $(INSTALLED)  ## Put the figures of reports/ into README.md and docs/
+	$(BIN)/python docs/make.py
 
 test: $(INSTALLED)  ## Run every test, the slow ones too
 	$(BIN)/python -m pytest -m "slow or not slow"

@@ -1,0 +1,315 @@
+"""Rewrite what the documents take from elsewhere; ``python docs/make.py``.
+
+- README.md: the table of results, from ``reports/suite.json`` and ``reports/zero_shot.json``, and
+  what ``doppler place`` prints.
+- docs/timeline.svg: the run of a winner, from ``reports/timelines``.
+- docs/cli.md: the arguments and options of every command, from the command line itself.
+- docs/api.md: the signature below every heading that is the name of a function or class.
+
+A part whose source is missing is left as it is, which is said on stderr; the exit code is then 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import shlex
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from contextlib import chdir, redirect_stdout
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import typer
+
+from doppler.cli.app import app
+from doppler.cli.main import run
+from doppler.errors import DopplerError
+from doppler.evaluation.report import BASELINE, METHOD, CaseTimeline, Report, load_report, summarize
+from doppler.evaluation.results import CaseResult
+from doppler.files import read_text, write_atomic
+from doppler.viewer.timeline_svg import timeline_svg
+from doppler.viewer.units import count_of, format_percent, format_seconds
+
+ROOT = Path(__file__).resolve().parents[1]
+# The case of the picture, if its winner's timeline is there.
+PICTURED = ("llama_layer", "p100x4")
+# A heading with the name of something that can be called, and the block below it.
+SIGNATURE = re.compile(r"(^#### `([\w.]+)`\n\n```text\n)(?:[^`]*\n)?```\n", re.MULTILINE)
+WIDTH = 96
+LONGEST_DEFAULT = 30
+
+
+def replaced(text: str, name: str, content: str, where: str) -> str:
+    """Put content between the two markers of a name.
+
+    Raises
+    ------
+    DopplerError
+        If the text does not have both markers, once each.
+    """
+    pattern = re.compile(rf"(<!-- {name}:begin [^\n]*-->\n).*?(<!-- {name}:end -->)", re.DOTALL)
+    if len(pattern.findall(text)) != 1:
+        raise DopplerError(
+            f"{where}: needs one pair of markers <!-- {name}:begin ... --> and <!-- {name}:end -->"
+        )
+    return pattern.sub(lambda found: f"{found[1]}{content.strip()}\n{found[2]}", text)
+
+
+def results_table(report: Report) -> str:
+    """Lay out the suite case by case, and sum it up.
+
+    Parameters
+    ----------
+    report : Report
+        Its suite, and its zero-shot results if it has any.
+
+    Returns
+    -------
+    str
+        Markdown.
+    """
+    summary = summarize(report)
+    rows = [
+        ["graph", "cluster", BASELINE, "best other method", METHOD, "best known"],
+        ["---", "---", "---:", "---:", "---:", "---:"],
+        *(_row(case) for case in report.suite),
+    ]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    text = textwrap.fill(" ".join(_sentences(report, summary)), 100, break_on_hyphens=False)
+    return f"{table}\n\n{text}"
+
+
+def _row(case: CaseResult) -> list[str]:
+    others = {n: r.makespan_s for n, r in case.methods.items() if n not in (METHOD, BASELINE)}
+    other = min(others, key=lambda name: others[name], default=None)
+    own = _makespan(case, METHOD)
+    return [
+        case.graph,
+        case.cluster,
+        _makespan(case, BASELINE),
+        "-" if other is None else f"{format_seconds(others[other])} ({other})",
+        f"**{own}**" if case.wins(METHOD) else own,
+        format_seconds(case.best_s),
+    ]
+
+
+def _makespan(case: CaseResult, method: str) -> str:
+    found = case.methods.get(method)
+    return "does not fit" if found is None else format_seconds(found.makespan_s)
+
+
+def _sentences(report: Report, summary: dict[str, Any]) -> list[str]:
+    # One method's time is not exactly its budget; the longest is the budget and a little more.
+    spent = max(result.seconds for case in report.suite for result in case.methods.values())
+    sentences = [
+        f"Simulated makespans, each method with the same time (at most {spent:.1f} s), jitter off.",
+        f"`{METHOD}` is at or below every other method, within 0.2%, in {summary['wins']} of "
+        f"{summary['cases']} cases.",
+    ]
+    if summary["gap_closed"] is not None:
+        sentences.append(
+            f"It closes {format_percent(summary['gap_closed'])} of the distance from "
+            f"`{BASELINE}` to the best known on average, "
+            f"{format_percent(summary['gap_closed_least'])} at least."
+        )
+    zero_shot = summary["zero_shot"]
+    if zero_shot:
+        over = [
+            f"{name.replace('_', ' ')} {format_percent(ratio - 1)}"
+            for name, ratio in zero_shot.items()
+        ]
+        sentences.append(
+            f"On {count_of(len(report.zero_shot), 'case')} whose graphs no training has seen, "
+            "without search, the policy is above the best known by (geometric mean): "
+            f"{', '.join(over)}."
+        )
+    return sentences
+
+
+def chosen_timeline(timelines: Sequence[CaseTimeline]) -> CaseTimeline | None:
+    """Choose the run to draw: of the pictured case, or else the first that the policy won."""
+    won = [each for each in timelines if each.method == METHOD]
+    named = [each for each in won if (each.graph, each.cluster) == PICTURED]
+    return next(iter([*named, *won, *timelines]), None)
+
+
+def picture(timeline: CaseTimeline) -> str:
+    """Draw a run as an SVG file."""
+    title = (
+        f"{timeline.graph} on {timeline.cluster}, placed by {timeline.method}: "
+        f"{format_seconds(timeline.trace.makespan)}"
+    )
+    return timeline_svg(timeline.trace, timeline.labels, title=title) + "\n"
+
+
+def option_tables() -> dict[str, str]:
+    """Lay out the arguments and options of every command, by its name."""
+    group: Any = typer.main.get_command(app)
+    return {name: _option_table(command) for name, command in group.commands.items()}
+
+
+def _option_table(command: Any) -> str:
+    lines = ["| argument or option | default | meaning |", "|---|---|---|"]
+    for parameter in command.params:
+        if "--help" in parameter.opts:
+            continue
+        if parameter.param_type_name == "argument":
+            name = parameter.metavar or parameter.name.upper()
+        else:
+            flag = parameter.is_flag
+            name = ", ".join(parameter.opts) + ("" if flag else f" {parameter.metavar}")
+        default = parameter.default
+        plain = isinstance(default, str | int | float) and not isinstance(default, bool)
+        cells = [f"`{name}`", f"`{default}`" if plain else "", parameter.help]
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines)
+
+
+def with_signatures(text: str) -> str:
+    """Put the signature of every heading's function into the block below the heading.
+
+    Raises
+    ------
+    DopplerError
+        If a heading names nothing that can be called.
+    """
+    return SIGNATURE.sub(lambda found: f"{found[1]}{signature(found[2])}\n```\n", text)
+
+
+def signature(name: str) -> str:
+    """Write how a function or class is called: names and defaults, without types.
+
+    Raises
+    ------
+    DopplerError
+        If there is nothing of that dotted name that can be called.
+    """
+    try:
+        parameters = inspect.signature(_named(name)).parameters.values()
+    except (ImportError, AttributeError, TypeError) as error:
+        raise DopplerError(f"{name}: is nothing that can be called ({error})") from None
+    shown = [
+        parameter.replace(
+            annotation=inspect.Parameter.empty,
+            default=_Shown(parameter.default)
+            if parameter.default is not inspect.Parameter.empty
+            else inspect.Parameter.empty,
+        )
+        for parameter in parameters
+    ]
+    text = f"{name}{inspect.Signature(shown)}"
+    return textwrap.fill(text, WIDTH, subsequent_indent="    ", break_long_words=False)
+
+
+def _named(name: str) -> Any:
+    # An attribute before a module: the folder of the presets has the name of a function.
+    path, *rest = name.split(".")
+    found = import_module(path)
+    for part in rest:
+        path = f"{path}.{part}"
+        found = getattr(found, part) if hasattr(found, part) else import_module(path)
+    return found
+
+
+class _Shown:
+    """A default as people write it; what says nothing to them is left out."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __repr__(self) -> str:
+        text = repr(self._value)
+        return "..." if text.startswith("<") or len(text) > LONGEST_DEFAULT else text
+
+
+def printed(command: str) -> str:
+    """Run a ``doppler`` command, in an empty folder, and return what it prints.
+
+    Raises
+    ------
+    DopplerError
+        If it fails; its own line is on stderr.
+    """
+    out = StringIO()
+    with TemporaryDirectory() as folder, chdir(folder), redirect_stdout(out):
+        code = run(shlex.split(command)[1:])
+    if code:
+        raise DopplerError(f"{command}: exit code {code}")
+    return "\n".join(line.rstrip() for line in out.getvalue().strip().splitlines())
+
+
+def make_table(reports: Path) -> None:
+    """Rewrite the README's table."""
+    report = load_report(reports / "suite.json", reports / "zero_shot.json")
+    _rewrite("README.md", {"results": results_table(report)})
+
+
+def make_picture(reports: Path) -> None:
+    """Rewrite docs/timeline.svg."""
+    suite = reports / "suite.json"
+    timeline = chosen_timeline(load_report(suite, timelines=reports / "timelines").timelines)
+    if timeline is None:
+        raise DopplerError(f"{reports / 'timelines'}: holds no timeline; run 'make repro' first")
+    write_atomic(ROOT / "docs/timeline.svg", picture(timeline))
+
+
+def make_reference(_reports: Path) -> None:
+    """Rewrite the tables of docs/cli.md and the signatures of docs/api.md."""
+    _rewrite("docs/cli.md", option_tables())
+    path = ROOT / "docs/api.md"
+    write_atomic(path, with_signatures(read_text(path, "document", DopplerError)))
+
+
+def make_example(_reports: Path) -> None:
+    """Run the README's first command and show what it prints."""
+    text = read_text(ROOT / "README.md", "document", DopplerError)
+    command = re.search(r"^doppler place .*$", text, re.MULTILINE)
+    if command is None:
+        raise DopplerError("README.md: has no line that starts with 'doppler place'")
+    _rewrite("README.md", {"place": f"```text\n{printed(command[0])}\n```"})
+
+
+def _rewrite(name: str, blocks: dict[str, str]) -> None:
+    path = ROOT / name
+    text = read_text(path, "document", DopplerError)
+    for block, content in blocks.items():
+        text = replaced(text, block, content, name)
+    write_atomic(path, text)
+
+
+PARTS: dict[str, Callable[[Path], None]] = {
+    "table": make_table,
+    "picture": make_picture,
+    "reference": make_reference,
+    "example": make_example,
+}
+
+
+def main() -> int:
+    """Make the parts that are asked for, all of them by default."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--reports", type=Path, default=ROOT / "reports", help="of the pipeline")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.parts) - PARTS.keys():
+        parser.error(f"unknown part {min(unknown)!r}: known are {', '.join(PARTS)}")
+    failed = 0
+    for part in arguments.parts or PARTS:
+        try:
+            PARTS[part](arguments.reports.resolve())
+        except DopplerError as error:
+            print(f"{part}: left as it is: {error}", file=sys.stderr)
+            failed = 1
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

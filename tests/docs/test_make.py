@@ -1,0 +1,135 @@
+"""What docs/make.py writes into the documents is what the documents hold."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from documents import ROOT
+
+from doppler.cli.app import app
+from doppler.errors import DopplerError
+from doppler.evaluation.report import CaseTimeline, Report, load_report
+from doppler.evaluation.results import CaseResult, MethodResult
+from doppler.graph import Graph
+
+
+@pytest.fixture(scope="module")
+def make() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_make", ROOT / "docs/make.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def case(graph: str, doppler: float, other: float, baseline: float = 3.0) -> CaseResult:
+    makespans = {"doppler": doppler, "critical_path": baseline, "heft": other}
+    methods = {name: MethodResult(seconds, 4.0) for name, seconds in makespans.items()}
+    return CaseResult(graph, "p100x4", 10, 4, methods, min(doppler, 1.0), 0.5)
+
+
+def test_a_row_names_the_best_other_method_and_stresses_a_win(make: ModuleType) -> None:
+    table = make.results_table(Report((case("won", 1.0, 2.0), case("lost", 2.0, 1.0))))
+    text = " ".join(table.split())
+    assert "| won | p100x4 | 3.000 s | 2.000 s (heft) | **1.000 s** | 1.000 s |" in table
+    assert "| lost | p100x4 | 3.000 s | 1.000 s (heft) | 2.000 s | 1.000 s |" in table
+    assert "in 1 of 2 cases" in text
+    assert "closes 75.0% of the distance from `critical_path`" in text
+    assert "50.0% at least" in text
+    assert "at most 4.0 s" in text
+    assert "no training has seen" not in text
+
+
+def test_zero_shot_results_are_told_in_one_sentence(make: ModuleType) -> None:
+    methods = {"greedy": MethodResult(1.1, 0.1), "best_of_16": MethodResult(1.05, 0.1)}
+    unseen = CaseResult("new", "uniform:3", 10, 3, methods, 1.0, 0.5)
+    text = " ".join(make.results_table(Report((case("won", 1.0, 2.0),), (unseen,))).split())
+    assert "On 1 case whose graphs no training has seen" in text
+    assert "best of 16 5.0%" in text
+    assert "greedy 10.0%" in text
+
+
+def test_a_method_that_fits_nowhere_is_said_so(make: ModuleType) -> None:
+    alone = CaseResult("big", "p100x4", 10, 4, {"doppler": MethodResult(1.0, 4.0)}, 1.0, 0.5)
+    assert "| does not fit | - | **1.000 s** |" in make.results_table(Report((alone,)))
+
+
+def test_the_picture_is_of_a_case_that_the_policy_won(make: ModuleType) -> None:
+    from doppler import Cluster, Placement, Problem, simulate
+
+    graph = Graph.from_arrays([0], [1], [1.0, 1.0], [0.0, 0.0])
+    trace = simulate(Problem(graph, Cluster.uniform(1)), Placement([0, 0])).trace
+    runs = [
+        CaseTimeline(name, cluster, method, trace, graph)
+        for name, cluster, method in (
+            ("chainmm", "p100x4", "heft"),
+            ("ffnn", "p100x4", "doppler"),
+            ("llama_layer", "p100x4", "doppler"),
+        )
+    ]
+    assert make.chosen_timeline(runs) is runs[2]
+    assert make.chosen_timeline(runs[:2]) is runs[1]
+    assert make.chosen_timeline(runs[:1]) is runs[0]
+    assert make.chosen_timeline([]) is None
+    assert "llama_layer on p100x4, placed by doppler: 2.000 s" in make.picture(runs[2])
+
+
+def test_markers_are_kept_and_missing_ones_are_named(make: ModuleType) -> None:
+    text = "a\n<!-- x:begin by hand -->\nold\n<!-- x:end -->\nb\n"
+    expected = "a\n<!-- x:begin by hand -->\nnew\n<!-- x:end -->\nb\n"
+    assert make.replaced(text, "x", "new", "README.md") == expected
+    with pytest.raises(DopplerError, match=r"README\.md: needs one pair of markers <!-- y:begin"):
+        make.replaced(text, "y", "new", "README.md")
+
+
+def test_the_reference_holds_every_command_as_it_is(make: ModuleType) -> None:
+    text = (ROOT / "docs/cli.md").read_text()
+    tables = make.option_tables()
+    assert list(tables) == [command.name for command in app.registered_commands]
+    for name, table in tables.items():
+        assert make.replaced(text, name, table, "docs/cli.md") == text, "run 'make docs'"
+
+
+def test_the_signatures_are_as_they_are(make: ModuleType) -> None:
+    text = (ROOT / "docs/api.md").read_text()
+    assert len(make.SIGNATURE.findall(text)) == text.count("\n#### ")
+    assert make.with_signatures(text) == text, "run 'make docs'"
+    assert make.signature("doppler.Cluster.uniform") == "doppler.Cluster.uniform(count, memory=inf)"
+    with pytest.raises(DopplerError, match=r"doppler\.nothing: is nothing that can be called"):
+        make.signature("doppler.nothing")
+
+
+def test_the_readme_shows_the_results_of_the_reports(make: ModuleType, tmp_path: Path) -> None:
+    """The reports that are committed, or those of a run of one's own that were put in already."""
+    readme = (ROOT / "README.md").read_text()
+    folders = [folder for folder in (ROOT / "reports", _committed(tmp_path)) if _complete(folder)]
+    if not folders:
+        pytest.skip("there are no reports yet: 'make repro' makes them")
+    shown = [
+        make.replaced(readme, "results", make.results_table(_report(folder)), "README.md") == readme
+        for folder in folders
+    ]
+    assert any(shown), "the results in README.md are of other reports: run 'make docs'"
+
+
+def _report(folder: Path) -> Report:
+    return load_report(folder / "suite.json", folder / "zero_shot.json")
+
+
+def _complete(folder: Path) -> bool:
+    return all((folder / name).is_file() for name in ("suite.json", "zero_shot.json"))
+
+
+def _committed(folder: Path) -> Path:
+    for name in ("suite.json", "zero_shot.json"):
+        found = subprocess.run(
+            ["git", "show", f"HEAD:reports/{name}"], cwd=ROOT, capture_output=True, check=False
+        )
+        if found.returncode == 0:
+            (folder / name).write_bytes(found.stdout)
+    return folder
