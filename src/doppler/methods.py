@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from doppler.cluster import Cluster
 from doppler.errors import ParamsError, UnknownNameError
+from doppler.graph import Graph
 from doppler.graph.fingerprint import fingerprint
 from doppler.heuristics import HEURISTICS, Solution
 from doppler.heuristics.local_search import fitting_solution
@@ -68,6 +73,7 @@ def solve(
     if runtime not in ("priority", "fifo"):
         raise UnknownNameError("runtime", runtime, ("priority", "fifo"))
     if method != LEARNED:
+        _warm_up(method)
         found = HEURISTICS[method](problem, budget=budget, seed=seed)
         if runtime == "priority":
             return found
@@ -134,3 +140,10 @@ def place(
         "seed": seed,
     }
     return Placement(placement.devices, placement.priority, info)
+
+
+@cache
+def _warm_up(method: str) -> None:
+    """Compile what a heuristic runs, or load it from the cache, on a problem of four ops."""
+    graph = Graph.from_arrays([0, 0, 1, 2], [1, 2, 3, 3], np.ones(4), np.ones(4))
+    HEURISTICS[method](Problem(graph, Cluster.uniform(2)), budget=0.01)

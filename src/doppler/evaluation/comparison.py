@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from doppler.cluster import Cluster
 from doppler.errors import MemoryLimitError, UnknownNameError
 from doppler.evaluation.results import CaseResult, MethodResult
-from doppler.graph import Graph
-from doppler.heuristics import HEURISTICS, Solution
+from doppler.heuristics import Solution
 from doppler.methods import LEARNED, METHODS, PRETRAINED, solve
 from doppler.placement import Placement
 from doppler.problem import Problem
@@ -112,8 +109,6 @@ def compare(
     failures: dict[str, str] = {}
     for name in dict.fromkeys(methods):
         say(name)
-        if name != LEARNED:
-            _warm_up(name)
         try:
             solution = solve(problem, name, policy=policy, budget=budget, seed=seed)
         except MemoryLimitError as error:
@@ -182,10 +177,3 @@ def measure(
             "origin": solution.origin,
         },
     )
-
-
-@cache
-def _warm_up(method: str) -> None:
-    """Compile what a heuristic runs, or load it from the cache, on a problem of four ops."""
-    graph = Graph.from_arrays([0, 0, 1, 2], [1, 2, 3, 3], np.ones(4), np.ones(4))
-    HEURISTICS[method](Problem(graph, Cluster.uniform(2)), budget=0.01)
