@@ -5,6 +5,7 @@ The best placement of every training case goes to models/incumbents.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,8 @@ from doppler.training.case import TrainingCase
 from doppler.training.loop import Schedule
 from doppler.training.progress import training_bar
 from doppler.training.reinforce import ReinforceSettings, reinforce
+
+SCHEDULE = {field.name for field in dataclasses.fields(Schedule)}
 
 
 class Row(NamedTuple):
@@ -53,10 +56,8 @@ def train(params: Params) -> list[Row]:
             policy,
             training,
             ReinforceSettings(
-                Schedule(**settings.model_dump(exclude={"episodes", "entropy", "validate_every"})),
-                episodes=settings.episodes,
-                entropy=settings.entropy,
-                validate_every=settings.validate_every,
+                Schedule(**settings.model_dump(include=SCHEDULE)),
+                **settings.model_dump(exclude=SCHEDULE),
             ),
             seed=params.seed,
             state=state_path("reinforce"),

@@ -167,6 +167,10 @@ class ReinforceParams(Section):
         Updates between two rows of metrics.
     entropy : float
         Weight of the policy's entropy.
+    cases : int
+        Problems in each update.
+    self_imitation : bool
+        Whether the best placement of a problem takes part in its batches.
     validate_every : int
         Updates between two looks at the greedy episodes, the best of which decide on the weights
         to end with; 0: end with the last.
@@ -179,6 +183,8 @@ class ReinforceParams(Section):
     gradient_norm: Positive
     log_every: Count
     entropy: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    cases: Count
+    self_imitation: bool
     validate_every: Annotated[int, Field(ge=0)]
 
 

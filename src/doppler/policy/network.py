@@ -23,6 +23,9 @@ from doppler.problem import Problem
 
 # Float64 normalisers of a whole episode stay exact while no logit leaves this range.
 LOGIT_RANGE = 10.0
+# Scores are that many times what the layers give, so that a step of the optimiser, which moves each
+# weight about as far, moves them about as far as they have to go.
+SCORE_SCALE = 12.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +148,11 @@ class DualPolicy(nn.Module):
             self.select_out.weight.mul_(0.1)
             self.second.weight.mul_(0.1)
             self.select_direct.weight.zero_()
-            self.select_direct.bias.fill_(-10.0)
-            self.select_direct.weight[0, NODE_FEATURES.index("b_level")] = 20.0
+            self.select_direct.bias.fill_(-1.0)
+            self.select_direct.weight[0, NODE_FEATURES.index("b_level")] = 2.0
             self.direct.weight.zero_()
             for name in ("end_above_least", "affinity_above_least", "transfers_above_least"):
-                self.direct.weight[0, DEVICE_FEATURES.index(name)] = -50.0
+                self.direct.weight[0, DEVICE_FEATURES.index(name)] = -4.0
 
     def place_parameters(self) -> list[Tensor]:
         """Return the parameters of PLC that come after the encoder's outputs."""
@@ -161,7 +164,7 @@ class DualPolicy(nn.Module):
         embedded = self.encoder(*inputs)
         raw = self.select_out(torch.relu(self.select_hidden(embedded)))
         raw = (raw + self.select_direct(inputs.features)).squeeze(-1)
-        logits = LOGIT_RANGE * torch.tanh(raw / LOGIT_RANGE)
+        logits = LOGIT_RANGE * torch.tanh(raw)
         return Heads(logits, self.node(embedded), self.code(embedded))
 
     def score(self, heads: Heads, order: Tensor, features: Tensor, state: Tensor) -> Tensor:
@@ -183,7 +186,7 @@ class DualPolicy(nn.Module):
         seen = features * self.used
         hidden = self.node_part(heads, order) + self.first(seen) + self.first_code(state)
         score: Tensor = (self.second(torch.relu(hidden)) + self.direct(seen)).squeeze(-1)
-        return score
+        return SCORE_SCALE * score
 
     @staticmethod
     def node_part(heads: Heads, order: Tensor) -> Tensor:
@@ -203,6 +206,6 @@ class DualPolicy(nn.Module):
             single(heads.code),
             single((self.first.weight * self.used).T),
             single(self.first_code.weight.T),
-            single(self.second.weight[0]),
-            single(self.direct.weight[0] * self.used),
+            single(SCORE_SCALE * self.second.weight[0]),
+            single(SCORE_SCALE * self.direct.weight[0] * self.used),
         )

@@ -31,7 +31,12 @@ class ReinforceSettings:
     ----------
     schedule : Schedule
     episodes : int
-        Episodes of one case in each update; they are one another's baseline.
+        Episodes of a case in each update; they are one another's baseline.
+    cases : int
+        Cases in each update.
+    self_imitation : bool
+        Whether the incumbent of a case takes part in its batches, with the advantage that its
+        makespan has there (after Oh et al., "Self-imitation learning", ICML 2018).
     entropy : float
         Weight of PLC's mean entropy in the objective.
     runtime : {"priority", "fifo"}
@@ -43,6 +48,8 @@ class ReinforceSettings:
 
     schedule: Schedule
     episodes: int = 32
+    cases: int = 1
+    self_imitation: bool = False
     entropy: float = 0.0
     runtime: str = "priority"
     validate_every: int = 0
@@ -113,33 +120,41 @@ def reinforce(
     )
     gradient = Gradient(policy, threads)
 
-    def update(number: int) -> dict[str, float]:
-        rng = np.random.default_rng([seed, 3, number])
-        case = cases[pick_case(seed, number, len(cases))]
+    def play(case: TrainingCase, rng: np.random.Generator) -> dict[str, float]:
         seeds = rng.integers(2**31, size=settings.episodes).tolist()
         heads = policy(case.inputs)
-        episodes = case.roller.play(
-            policy.weights(heads), SAMPLE, seeds, recorded=True, runtime=settings.runtime
-        )
+        weights = policy.weights(heads)
+        episodes = case.roller.play(weights, SAMPLE, seeds, recorded=True, runtime=settings.runtime)
         loop.incumbents.offer(case.name, episodes)
         cost = episodes.makespans * (1.0 + OVERFLOW_WEIGHT * episodes.overflow)
         deviation = float(cost.std())
         scale = 1.0 / deviation if deviation > 1e-9 * float(cost.mean()) else 0.0
-        advantage = torch.from_numpy((cost.mean() - cost) * scale)
-        share = 1.0 / settings.episodes
+        record, incumbent = episodes.record, loop.incumbents.best.get(case.name)
+        compared = cost
+        if settings.self_imitation and incumbent is not None:
+            order = np.argsort(incumbent.priority).astype(np.int32)[None]
+            again = case.roller.follow(weights, order, incumbent.devices[order])
+            record = Record(
+                np.concatenate([record.order, again.record.order]),
+                np.concatenate([record.choice, again.record.choice]),
+                np.concatenate([record.allowed, again.record.allowed]),
+                np.concatenate([record.features, again.record.features]),
+            )
+            compared = np.append(cost, incumbent.makespan)
+        advantage = torch.from_numpy((cost.mean() - compared) * scale)
+        share = 1.0 / (settings.episodes * settings.cases)
 
         def objective(
             found: LogProbabilities, record: Record, chunk: slice
         ) -> tuple[Tensor, dict[str, float]]:
             loss = -(advantage[chunk] * taken(found, record).sum(dim=1)).sum() * share
             finite = found.place.masked_fill(found.place == -torch.inf, 0.0)
-            entropy = -(finite.exp() * finite * (finite != 0)).sum() * share / case.problem.n_ops
+            entropy = -(finite.exp() * finite).sum() / (len(compared) * case.problem.n_ops)
             if settings.entropy > 0:
-                loss = loss - settings.entropy * case.problem.n_ops * entropy
+                loss = loss - settings.entropy * case.problem.n_ops * entropy / settings.cases
             return loss, {"place_entropy": entropy.item()}
 
-        metrics = gradient.add(heads, case.problem, episodes.record, objective)
-        incumbent = loop.incumbents.best.get(case.name)
+        metrics = gradient.add(heads, case.problem, record, objective)
         best = incumbent.makespan if incumbent is not None else float(cost.min())
         mean = float(episodes.makespans.mean())
         return {
@@ -147,6 +162,15 @@ def reinforce(
             "ratio_to_incumbent": mean / max(best, 1e-300),
             **metrics,
         }
+
+    def update(number: int) -> dict[str, float]:
+        rng = np.random.default_rng([seed, 3, number])
+        count = settings.cases
+        metrics: dict[str, float] = {}
+        for turn in range(number * count, (number + 1) * count):
+            for name, value in play(cases[pick_case(seed, turn, len(cases))], rng).items():
+                metrics[name] = metrics.get(name, 0.0) + value / count
+        return metrics
 
     def validate() -> float:
         logs = []
