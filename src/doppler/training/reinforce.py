@@ -32,11 +32,6 @@ class ReinforceSettings:
     schedule : Schedule
     episodes : int
         Episodes of a case in each update; they are one another's baseline.
-    cases : int
-        Cases in each update.
-    self_imitation : bool
-        Whether the incumbent of a case takes part in its batches, with the advantage that its
-        makespan has there (after Oh et al., "Self-imitation learning", ICML 2018).
     entropy : float
         Weight of PLC's mean entropy in the objective.
     runtime : {"priority", "fifo"}
@@ -44,15 +39,20 @@ class ReinforceSettings:
     validate_every : int
         Updates between two looks at the greedy episodes of all cases, the best of which decide on
         the weights to end with; 0: end with the last weights.
+    cases : int
+        Cases in each update.
+    self_imitation : bool
+        Whether the incumbent of a case takes part in its batches, with the advantage that its
+        makespan has there (after Oh et al., "Self-imitation learning", ICML 2018).
     """
 
     schedule: Schedule
     episodes: int = 32
-    cases: int = 1
-    self_imitation: bool = False
     entropy: float = 0.0
     runtime: str = "priority"
     validate_every: int = 0
+    cases: int = 1
+    self_imitation: bool = False
 
 
 def reinforce(
