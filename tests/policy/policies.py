@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from doppler import Cluster, Device, Graph, Link, Problem
 from doppler.policy.features import FeatureSet
-from doppler.policy.network import DualPolicy, Heads, Sizes, policy_inputs
+from doppler.policy.network import LOGIT_RANGE, SCORE_SCALE, DualPolicy, Heads, Sizes, policy_inputs
 from doppler.policy.rollout import Weights
 
 SMALL = Sizes(embedding=16, layers=2, hidden=8, code=4)
@@ -30,7 +30,17 @@ def random_policy(seed: int = 0, features: str = "full", sizes: Sizes = SMALL) -
             if "norm" not in name:
                 fan_in = weight.shape[-1]
                 weight.normal_(0.0, 1.5 / math.sqrt(fan_in) if weight.dim() > 1 else 0.1)
+        without_scales(policy)
     return policy
+
+
+def without_scales(policy: DualPolicy) -> None:
+    """Divide the last layers by what multiplies them, so that scores are as large as weights."""
+    for layer in (policy.second, policy.direct):
+        layer.weight /= SCORE_SCALE
+    for layer in (policy.select_out, policy.select_direct):
+        layer.weight /= LOGIT_RANGE
+        layer.bias /= LOGIT_RANGE
 
 
 def encode(policy: DualPolicy, problem: Problem) -> tuple[Heads, Weights]:

@@ -21,7 +21,7 @@ from training_cases import (
 
 from doppler import Graph, Problem, simulate, simulate_many
 from doppler.policy.likelihood import LogProbabilities, log_probabilities
-from doppler.policy.network import DualPolicy
+from doppler.policy.network import SCORE_SCALE, DualPolicy
 from doppler.policy.rollout import SAMPLE, Record
 from doppler.policy.threads import one_torch_thread
 from doppler.simulator import check_memory
@@ -205,7 +205,7 @@ def test_entropy_keeps_choices_even() -> None:
     case = TrainingCase("chain", Problem(graph, cluster_of(2)), 1)
     policy = small_policy()
     with torch.no_grad():
-        policy.direct.weight.fill_(2.0)
+        policy.direct.weight.fill_(2.0 / SCORE_SCALE)
     rows, _ = run(policy, [case], 60, entropy=1.0, learning_rate=3e-2, final_learning_rate=3e-2)
     entropy = rows.column("place_entropy")
     assert entropy[-1] > entropy[0] + 0.05

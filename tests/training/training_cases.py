@@ -10,7 +10,7 @@ import torch
 
 from doppler import Cluster, Device, Graph, Problem
 from doppler.cluster.cluster import fully_connected
-from doppler.policy.network import DualPolicy, Sizes
+from doppler.policy.network import LOGIT_RANGE, SCORE_SCALE, DualPolicy, Sizes
 from doppler.training.case import TrainingCase, new_policy
 
 SMALL = Sizes(embedding=16, layers=2, hidden=8, code=4)
@@ -77,6 +77,9 @@ def blank_policy(seed: int = 0) -> DualPolicy:
         policy.direct.weight.zero_()
         policy.select_direct.weight.zero_()
         policy.select_direct.bias.zero_()
+        policy.second.weight /= SCORE_SCALE
+        policy.select_out.weight /= LOGIT_RANGE
+        policy.select_out.bias /= LOGIT_RANGE
     return policy
 
 
