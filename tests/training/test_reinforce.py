@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -277,3 +278,62 @@ def test_what_can_never_fit_has_no_incumbent() -> None:
     assert not incumbents.best
     assert incumbents.episodes == {"full": 24}
     assert all(np.isfinite(list(row.values())).all() for _, row in rows.rows)
+
+
+def test_an_update_may_play_several_cases() -> None:
+    cases = mixed_cases()
+    settings = ReinforceSettings(Schedule(3), episodes=4, cases=2)
+    found = reinforce(small_policy(), cases, settings, threads=1)
+    # Six turns of three cases.
+    assert found.episodes == {case.name: 8 for case in cases}
+
+
+def test_an_update_of_several_cases_goes_along_the_mean_of_their_gradients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case, sums = small_case(3, 12, 3), []
+    add = Gradient.add
+
+    def spy(self: Gradient, *parts: Any) -> dict[str, float]:
+        before = [0.0 if each.grad is None else each.grad.clone() for each in parameters]
+        metrics = add(self, *parts)
+        sums.append([each.grad - past for each, past in zip(parameters, before, strict=True)])
+        return metrics
+
+    monkeypatch.setattr(Gradient, "add", spy)
+    for count in (1, 2):
+        policy = blank_policy()
+        parameters = list(policy.parameters())
+        settings = ReinforceSettings(Schedule(1), episodes=8, cases=count)
+        reinforce(policy, [case], settings, threads=1)
+    alone, first, second = (flat(parts) for parts in sums)
+    # The first turn of both runs draws the same episodes; of two cases, each counts half.
+    np.testing.assert_allclose(2 * first, alone, rtol=1e-4, atol=1e-7)
+    assert np.abs(second).max() > 0
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_the_incumbent_joins_the_batch_on_request(
+    joins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, policy = small_case(3, 24, 3), blank_policy()
+    rows: list[tuple[float, list[int], list[int]]] = []
+    add = Gradient.add
+
+    def spy(self: Gradient, heads: Any, problem: Any, record: Record, objective: Any) -> Any:
+        for index in range(len(record.order)):
+            chunk = slice(index, index + 1)
+            part = record.part(chunk)
+            loss, _ = objective(log_probabilities(policy, heads, problem, part), part, chunk)
+            rows.append((loss.item(), part.order[0].tolist(), part.choice[0].tolist()))
+        return add(self, heads, problem, record, objective)
+
+    monkeypatch.setattr(Gradient, "add", spy)
+    settings = ReinforceSettings(Schedule(1), episodes=8, self_imitation=joins)
+    best = reinforce(policy, [case], settings, threads=1).best[case.name]
+    assert len(rows) == (9 if joins else 8)
+    # After one update the incumbent is an episode of that batch, and counts as that does.
+    if joins:
+        assert rows[-1][1:] == rows[best.episode - 1][1:]
+        assert rows[-1][0] == pytest.approx(rows[best.episode - 1][0], rel=1e-5)
+        assert rows[-1][0] != 0.0
