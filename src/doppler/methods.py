@@ -13,7 +13,7 @@ from doppler.errors import ParamsError, UnknownNameError
 from doppler.graph import Graph
 from doppler.graph.fingerprint import fingerprint
 from doppler.heuristics import HEURISTICS, Solution
-from doppler.heuristics.local_search import fitting_solution
+from doppler.heuristics.base import fitting_solution
 from doppler.placement import Placement
 from doppler.problem import Problem
 from doppler.simulator import simulate

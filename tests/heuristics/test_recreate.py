@@ -44,7 +44,7 @@ def test_a_part_is_made_anew_and_stays_valid(problem: Problem, first: int) -> No
             devices,
             scratch,
         )
-        assert scratch.ruined.sum() < LARGEST
+        assert scratch.ruined.sum() <= LARGEST
         assert not (scratch.ruined & (problem.arrays.group >= 0)).any()
         assert np.array_equal(devices[~scratch.ruined], before[~scratch.ruined])
         rank = rank_of(scratch.order)
@@ -52,7 +52,7 @@ def test_a_part_is_made_anew_and_stays_valid(problem: Problem, first: int) -> No
         Placement(devices).validate(problem)
 
 
-@pytest.mark.parametrize("size", [SMALLEST, 20, LARGEST - 1])
+@pytest.mark.parametrize("size", [SMALLEST, 20, LARGEST])
 def test_a_region_is_connected(size: int) -> None:
     problem = Problem(random_graph(np.random.default_rng(2), 200), Cluster.uniform(2))
     scratch = make_recreation(problem.arrays)

@@ -22,8 +22,8 @@ from doppler import Graph, Problem
 from doppler.errors import DopplerError
 from doppler.policy.likelihood import log_probabilities
 from doppler.policy.network import DualPolicy
-from doppler.training.case import TrainingCase
-from doppler.training.imitation import ImitationSettings, imitate, pick_case
+from doppler.training.case import TrainingCase, pick_case
+from doppler.training.imitation import ImitationSettings, imitate
 from doppler.training.loop import Schedule
 from doppler.training.traces import TEACHERS, Traces, record
 

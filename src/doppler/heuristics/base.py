@@ -6,8 +6,10 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
+from doppler.errors import MemoryLimitError
 from doppler.placement import Placement
 from doppler.problem import Problem
+from doppler.simulator import describe_overflow, simulate
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +21,7 @@ class Solution:
     placement : Placement
         Fits in memory.
     makespan : float
-        Simulated seconds, priorities honoured.
+        Simulated seconds with the run-time that the placement is for.
     evaluations : int
         Placements that were tried.
     seconds : float
@@ -33,6 +35,28 @@ class Solution:
     evaluations: int
     seconds: float
     origin: str
+
+
+def fitting_solution(
+    problem: Problem,
+    placement: Placement,
+    evaluations: int,
+    seconds: float,
+    origin: str,
+    runtime: str = "priority",
+) -> Solution:
+    """Make a solution of one placement.
+
+    Raises
+    ------
+    MemoryLimitError
+        If it does not fit in memory; says how much is missing where.
+    """
+    result = simulate(problem, placement, runtime=runtime)
+    if (result.peak_memory > problem.arrays.capacity).any():
+        overflow = describe_overflow(problem, result.peak_memory)
+        raise MemoryLimitError(f"{problem.graph.name}: {origin}: {overflow}")
+    return Solution(placement, result.makespan, evaluations, seconds, origin)
 
 
 class Heuristic(Protocol):

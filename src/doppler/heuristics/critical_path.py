@@ -11,6 +11,7 @@ from numba import njit
 from doppler.heuristics.attempts import Attempt, restart
 from doppler.heuristics.base import Solution
 from doppler.heuristics.incumbent import Incumbent, offer
+from doppler.heuristics.partial import sort_by
 from doppler.heuristics.room import Room, choices, clear, make_room, take
 from doppler.problem import Arrays, Problem
 from doppler.simulator.kernel import Workspace, heap_pop, heap_push
@@ -164,7 +165,7 @@ def schedule(arrays, urgency, room, seed, scratch, order, devices, tied):  # typ
         inputs[:n_inputs] = pred[pred_ptr[op] : pred_ptr[op + 1]]
         if contended and n_inputs > 1:
             # At run time transfers take their turns in the order in which the producers end.
-            _sort_by(inputs, n_inputs, finish)
+            sort_by(inputs, n_inputs, finish)
         n_found = choices(room, op, found)
         soonest = np.inf
         device = -1
@@ -228,22 +229,6 @@ def schedule(arrays, urgency, room, seed, scratch, order, devices, tied):  # typ
             if missing[consumer] == 0:
                 heap_push(ready_key, ready_label, 0, n_ready, -urgency[consumer], label[consumer])
                 n_ready += 1
-
-
-@njit(cache=True, nogil=True)
-def _sort_by(ops, count, key):  # type: ignore[no-untyped-def]
-    """Sort the first ``count`` ops by key, stably."""
-    if count > 32:
-        some = ops[:count].copy()
-        ops[:count] = some[np.argsort(key[some], kind="mergesort")]
-        return
-    for index in range(1, count):
-        op = ops[index]
-        slot = index
-        while slot > 0 and key[ops[slot - 1]] > key[op]:
-            ops[slot] = ops[slot - 1]
-            slot -= 1
-        ops[slot] = op
 
 
 @njit(cache=True, nogil=True)

@@ -15,12 +15,12 @@ import numpy.typing as npt
 from numba import njit
 
 from doppler.errors import MemoryLimitError
-from doppler.heuristics.base import Deadline, Solution
+from doppler.heuristics.base import Deadline, Solution, fitting_solution
 from doppler.heuristics.critical_path import critical_path, critical_path_trace
 from doppler.heuristics.recreate import Recreation, make_recreation, ruin_and_recreate
 from doppler.placement import Placement
 from doppler.problem import Problem
-from doppler.simulator import describe_overflow, simulate
+from doppler.simulator import simulate
 from doppler.simulator.kernel import Workspace, make_workspace, run
 from doppler.simulator.memory import peak_memory
 
@@ -31,10 +31,12 @@ IntArray = npt.NDArray[np.int32]
 # still separates good orders of the same devices.
 HOT = 2e-3
 COLD = 2e-5
+# Compiled work between two looks at the clock and changes of the temperature.
 SLICE_SECONDS = 0.02
 # Ranks apart that two ops may be for a short move in the order.
 NEAR = 20
-REGION = 9
+# Ops that follow to one device at most.
+REGION = 8
 
 
 @njit(cache=True, nogil=True)
@@ -149,7 +151,7 @@ def anneal(  # type: ignore[no-untyped-def]
     """Try moves at one temperature, O(one simulation) each.
 
     Moves: one op to the device of a neighbour, a sibling or a random one; two ops swap devices; a
-    connected region of up to nine ops follows to one device; one op changes its rank; and, once in
+    connected region of up to eight ops follows to one device; one op changes its rank; and, once in
     a while, a larger part is ruined and recreated.
 
     Parameters
@@ -223,7 +225,7 @@ def anneal(  # type: ignore[no-untyped-def]
         elif kind < 7:
             target = _target(arrays, devices, op)
             home = devices[op]
-            for _ in range(np.random.randint(2, REGION)):
+            for _ in range(np.random.randint(2, REGION + 1)):
                 if devices[op] != home:
                     break
                 count = _move(
@@ -488,25 +490,3 @@ def local_search(problem: Problem, *, budget: float = 0.0, seed: int = 0) -> Sol
         deadline.elapsed,
         "annealing from a critical-path schedule",
     )
-
-
-def fitting_solution(
-    problem: Problem,
-    placement: Placement,
-    evaluations: int,
-    seconds: float,
-    origin: str,
-    runtime: str = "priority",
-) -> Solution:
-    """Make a solution of one placement.
-
-    Raises
-    ------
-    MemoryLimitError
-        If it does not fit in memory; says how much is missing where.
-    """
-    result = simulate(problem, placement, runtime=runtime)
-    if (result.peak_memory > problem.arrays.capacity).any():
-        overflow = describe_overflow(problem, result.peak_memory)
-        raise MemoryLimitError(f"{problem.graph.name}: {origin}: {overflow}")
-    return Solution(placement, result.makespan, evaluations, seconds, origin)

@@ -20,6 +20,7 @@ from doppler.problem import Arrays
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
 
+# Up to so many ops an insertion sort is faster than one that allocates.
 _SHORT = 32
 
 
@@ -101,20 +102,27 @@ def gather(arrays, partial, op):  # type: ignore[no-untyped-def]
     pred, finish, inputs = arrays.pred, partial.finish, partial.inputs
     first = arrays.pred_ptr[op]
     count = arrays.pred_ptr[op + 1] - first
-    contended = len(partial.channel_free) > 0
-    if contended and count > _SHORT:
-        producers = pred[first : first + count]
-        inputs[:count] = producers[np.argsort(finish[producers], kind="mergesort")]
-        return count
     for index in range(count):
-        producer = pred[first + index]
-        slot = index
-        if contended:
-            while slot > 0 and finish[inputs[slot - 1]] > finish[producer]:
-                inputs[slot] = inputs[slot - 1]
-                slot -= 1
-        inputs[slot] = producer
+        inputs[index] = pred[first + index]
+    if len(partial.channel_free) > 0:
+        sort_by(inputs, count, finish)
     return count
+
+
+@njit(cache=True, nogil=True)
+def sort_by(ops, count, key):  # type: ignore[no-untyped-def]
+    """Sort the first ``count`` ops by their key, stably."""
+    if count > _SHORT:
+        some = ops[:count].copy()
+        ops[:count] = some[np.argsort(key[some], kind="mergesort")]
+        return
+    for index in range(1, count):
+        op = ops[index]
+        slot = index
+        while slot > 0 and key[ops[slot - 1]] > key[op]:
+            ops[slot] = ops[slot - 1]
+            slot -= 1
+        ops[slot] = op
 
 
 @njit(cache=True, nogil=True)
@@ -168,6 +176,40 @@ def earliest_starts(arrays, partial, n_inputs, found, n_found, starts):  # type:
             start = max(start, sent + duration)
         starts[candidate] = start
     partial.trial[0] = trial
+
+
+@njit(cache=True, nogil=True)
+def transfer_seconds(arrays, partial, n_inputs, found, n_found, sent):  # type: ignore[no-untyped-def]
+    """Sum the transfers that the gathered op would need on each of some devices.
+
+    O(devices x inputs).
+
+    Parameters
+    ----------
+    found : int32 array, shape [devices]
+        The first ``n_found`` are the devices asked for.
+    sent : float64 array, shape [devices]
+        Filled, in the order of ``found``: seconds, as if the transfers took turns.
+    """
+    placed, inputs = partial.devices, partial.inputs
+    n_copies, copy_device = partial.n_copies, partial.copy_device
+    latency, factor = arrays.latency, arrays.factor
+    volume, succ_ptr = arrays.volume, arrays.succ_ptr
+    for candidate in range(n_found):
+        device = found[candidate]
+        total = 0.0
+        for index in range(n_inputs):
+            producer = inputs[index]
+            source = placed[producer]
+            if source == device:
+                continue
+            slot = succ_ptr[producer]
+            end = slot + n_copies[producer]
+            while slot < end and copy_device[slot] != device:
+                slot += 1
+            if slot == end:
+                total += latency[source, device] + volume[producer] * factor[source, device]
+        sent[candidate] = total
 
 
 @njit(cache=True, nogil=True)

@@ -20,6 +20,7 @@ from doppler.heuristics.partial import (
     gather,
     make_partial,
     place,
+    transfer_seconds,
 )
 from doppler.problem import Arrays
 
@@ -27,7 +28,9 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 
-SMALLEST, LARGEST = 4, 61
+# Ops that are ruined at once: more than single moves reach, and few enough that most of a good
+# placement stays.
+SMALLEST, LARGEST = 4, 60
 
 
 class Recreation(NamedTuple):
@@ -40,7 +43,7 @@ class Recreation(NamedTuple):
     homes : int32 array, shape [ops]
         Devices under consideration: those of the ops that stay, those to come of the others.
     found : int32 array, shape [devices]
-    starts, affinity, volume, tally : float64 array, shape [devices]
+    starts, sent, affinity, volume, tally : float64 array, shape [devices]
     queue, order : int32 array, shape [ops]
     before : int32 array, shape [ops]
         The devices, to be kept by the caller.
@@ -53,6 +56,7 @@ class Recreation(NamedTuple):
     homes: IntArray
     found: IntArray
     starts: FloatArray
+    sent: FloatArray
     affinity: FloatArray
     volume: FloatArray
     tally: FloatArray
@@ -70,6 +74,7 @@ def make_recreation(arrays: Arrays) -> Recreation:
         np.zeros(n_ops, np.bool_),
         np.empty(n_ops, np.int32),
         np.empty(n_devices, np.int32),
+        np.empty(n_devices),
         np.empty(n_devices),
         np.empty(n_devices),
         np.empty(n_devices),
@@ -136,7 +141,7 @@ def ruin_and_recreate(arrays, unit, first, start, devices, scratch):  # type: ig
         order[step] = arrays.order[by_start[step]]
         if order[step] == first:
             begin = step
-    size = min(n_ops, np.random.randint(SMALLEST, LARGEST))
+    size = min(n_ops, np.random.randint(SMALLEST, LARGEST + 1))
     if np.random.randint(0, 2) == 0:
         ruin_region(arrays, first, size, scratch)
     else:
@@ -177,9 +182,8 @@ def recreate(arrays, order, devices, affinity_weight, transfer_weight, noise, sc
     partial = scratch.partial
     ruined, found, starts = scratch.ruined, scratch.found, scratch.starts
     affinity, homes = scratch.affinity, scratch.homes
-    inputs, n_copies, copy_device = partial.inputs, partial.n_copies, partial.copy_device
-    placed, compute, succ_ptr = partial.devices, arrays.compute, arrays.succ_ptr
-    volume, tally, succ = scratch.volume, scratch.tally, arrays.succ
+    sent, volume, tally = scratch.sent, scratch.volume, scratch.tally
+    compute, succ_ptr, succ = arrays.compute, arrays.succ_ptr, arrays.succ
     volumes, latency, factor = arrays.volume, arrays.latency, arrays.factor
     empty(partial)
     for op in range(len(order)):
@@ -194,21 +198,12 @@ def recreate(arrays, order, devices, affinity_weight, transfer_weight, noise, sc
                     found[n_found] = device
                     n_found += 1
             earliest_starts(arrays, partial, n_inputs, found, n_found, starts)
+            transfer_seconds(arrays, partial, n_inputs, found, n_found, sent)
             forced_communication(arrays, homes, op, volume, tally, affinity)
             own = volumes[op]
             best = np.inf
             for index in range(n_found):
                 device = found[index]
-                sent = 0.0
-                for number in range(n_inputs):
-                    producer = inputs[number]
-                    slot = succ_ptr[producer]
-                    end = slot + n_copies[producer]
-                    while slot < end and copy_device[slot] != device:
-                        slot += 1
-                    if slot == end and placed[producer] != device:
-                        source = placed[producer]
-                        sent += latency[source, device] + volumes[producer] * factor[source, device]
                 # A consumer that stays elsewhere has the output moved there.
                 away = 0.0
                 for edge in range(succ_ptr[op], succ_ptr[op + 1]):
@@ -219,7 +214,7 @@ def recreate(arrays, order, devices, affinity_weight, transfer_weight, noise, sc
                     starts[index]
                     + compute[op, device]
                     + affinity_weight * affinity[device]
-                    + transfer_weight * (sent + away)
+                    + transfer_weight * (sent[index] + away)
                     + noise * np.random.random()
                 )
                 if score < best:

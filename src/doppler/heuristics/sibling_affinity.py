@@ -20,6 +20,7 @@ from doppler.heuristics.partial import (
     gather,
     make_partial,
     place,
+    transfer_seconds,
 )
 from doppler.heuristics.room import Room, choices, clear, make_room, take
 from doppler.problem import Arrays, Problem
@@ -42,7 +43,7 @@ class Scratch(NamedTuple):
         Ready ops by level, highest first.
     found : int32 array, shape [devices]
         Devices that may take the op at hand.
-    starts, affinity, volume, tally, scores : float64 array, shape [devices]
+    starts, sent, affinity, volume, tally, scores : float64 array, shape [devices]
     """
 
     partial: Partial
@@ -51,6 +52,7 @@ class Scratch(NamedTuple):
     heap: IntArray
     found: IntArray
     starts: FloatArray
+    sent: FloatArray
     affinity: FloatArray
     volume: FloatArray
     tally: FloatArray
@@ -66,6 +68,7 @@ def make_scratch(arrays: Arrays) -> Scratch:
         np.empty(n_ops),
         np.empty(n_ops, np.int32),
         np.empty(n_devices, np.int32),
+        np.empty(n_devices),
         np.empty(n_devices),
         np.empty(n_devices),
         np.empty(n_devices),
@@ -117,16 +120,9 @@ def schedule(  # type: ignore[no-untyped-def]
     partial = scratch.partial
     empty(partial)
     missing, keys, heap = scratch.missing, scratch.keys, scratch.heap
-    found, starts, affinity, scores = (
-        scratch.found,
-        scratch.starts,
-        scratch.affinity,
-        scratch.scores,
-    )
-    inputs, n_copies, copy_device = partial.inputs, partial.n_copies, partial.copy_device
-    placed = partial.devices
+    found, starts, sent = scratch.found, scratch.starts, scratch.sent
+    affinity, scores = scratch.affinity, scratch.scores
     volume, tally = scratch.volume, scratch.tally
-    volumes, latency, factor = arrays.volume, arrays.latency, arrays.factor
     succ_ptr, succ = arrays.succ_ptr, arrays.succ
     pred_ptr, compute = arrays.pred_ptr, arrays.compute
     size = 0
@@ -142,25 +138,16 @@ def schedule(  # type: ignore[no-untyped-def]
         n_inputs = gather(arrays, partial, op)
         n_found = choices(room, op, found)
         earliest_starts(arrays, partial, n_inputs, found, n_found, starts)
-        forced_communication(arrays, placed, op, volume, tally, affinity)
+        transfer_seconds(arrays, partial, n_inputs, found, n_found, sent)
+        forced_communication(arrays, partial.devices, op, volume, tally, affinity)
         best = 0
         for index in range(n_found):
             device = found[index]
-            sent = 0.0
-            for number in range(n_inputs):
-                producer = inputs[number]
-                slot = succ_ptr[producer]
-                end = slot + n_copies[producer]
-                while slot < end and copy_device[slot] != device:
-                    slot += 1
-                if slot == end and placed[producer] != device:
-                    source = placed[producer]
-                    sent += latency[source, device] + volumes[producer] * factor[source, device]
             scores[index] = (
                 starts[index]
                 + compute[op, device]
                 + affinity_weight * affinity[device]
-                + transfer_weight * sent
+                + transfer_weight * sent[index]
                 + noise * np.random.random()
             )
             if scores[index] < scores[best]:

@@ -177,7 +177,8 @@ class DualPolicy(nn.Module):
             The op of each step.
         features : float tensor, shape [..., ops, devices, device features]
         state : float tensor, shape [..., ops, devices, code]
-            Mean code of the ops on each device before the step.
+            Sum of the codes of the ops that are on each device before the step, divided by one
+            more than their number.
 
         Returns
         -------

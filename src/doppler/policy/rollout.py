@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from doppler.heuristics.local_search import rank_of
 from doppler.heuristics.partial import Partial, empty, gather, make_partial, place
 from doppler.heuristics.room import Room, choices, clear, make_room, take
 from doppler.policy.features import DEVICE_FEATURES, Scales, device_features, scales
@@ -79,6 +80,15 @@ class Record(NamedTuple):
     choice: IntArray
     allowed: BoolArray
     features: SingleArray
+
+    def part(self, episodes: slice) -> Record:
+        """Return some of the episodes, without a copy."""
+        return Record(
+            self.order[episodes],
+            self.choice[episodes],
+            self.allowed[episodes],
+            self.features[episodes],
+        )
 
 
 class Scratch(NamedTuple):
@@ -364,10 +374,7 @@ class Episodes:
 
     def priority(self, index: int) -> IntArray:
         """Rank of each op in SEL's order in one episode, shape [ops]."""
-        order = self.record.order[index]
-        rank = np.empty(len(order), np.int32)
-        rank[order] = np.arange(len(order), dtype=np.int32)
-        return rank
+        return rank_of(self.record.order[index])
 
 
 class Roller:
@@ -448,12 +455,7 @@ class Roller:
                 self.problem.may_overflow,
                 runtime == "priority",
                 self._scratch_of(index, weights),
-                Record(
-                    record.order[chunk],
-                    record.choice[chunk],
-                    record.allowed[chunk],
-                    record.features[chunk],
-                ),
+                record.part(chunk),
                 makespans[chunk],
                 overflow[chunk],
             )

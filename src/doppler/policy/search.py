@@ -12,10 +12,10 @@ import torch
 from doppler.cluster import Cluster
 from doppler.errors import MemoryLimitError
 from doppler.graph import Graph
-from doppler.heuristics.base import Deadline, Heuristic, Solution
+from doppler.heuristics.base import Deadline, Heuristic, Solution, fitting_solution
 from doppler.heuristics.critical_path import critical_path
 from doppler.heuristics.heft import heft
-from doppler.heuristics.local_search import Annealer, fitting_solution
+from doppler.heuristics.local_search import Annealer
 from doppler.heuristics.sibling_affinity import sibling_affinity
 from doppler.heuristics.single_device import single_device
 from doppler.placement import Placement
@@ -27,6 +27,7 @@ from doppler.simulator import simulate
 
 # Share of the budget that goes into sampled episodes before the local search.
 SAMPLING_SHARE = 0.1
+# Episodes between two looks at the clock.
 BATCH = 16
 # Of the moves of the local search; the more, the better, on graphs of 76 to 367 ops, up to this.
 RECREATE_SHARE = 0.4
@@ -34,6 +35,7 @@ RECREATE_SHARE = 0.4
 THREADED_OPS = 50_000
 # What a greedy episode that does not fit in memory is worth, whatever the budget.
 RESCUE_SECONDS = 1.0
+# Placements that the local search may start from: one for each of as many cores.
 KEPT = 8
 SCHEDULES: tuple[Heuristic, ...] = (sibling_affinity, critical_path)
 # Tried as well as long as nothing fits in memory.

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from doppler.errors import DopplerError
@@ -48,6 +49,12 @@ def new_policy(seed: int, **parts: Any) -> DualPolicy:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return DualPolicy(**parts)
+
+
+def pick_case(seed: int, number: int, count: int) -> int:
+    """Return the case of an update: a new random order of all of them in every round."""
+    round_, position = divmod(number, count)
+    return int(np.random.default_rng([seed, 2, round_]).permutation(count)[position])
 
 
 def run_digest(

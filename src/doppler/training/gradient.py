@@ -70,12 +70,7 @@ class Gradient:
         parameters = self.policy.place_parameters()
 
         def differentiate(chunk: slice) -> tuple[tuple[Tensor, ...], dict[str, float]]:
-            part = Record(
-                record.order[chunk],
-                record.choice[chunk],
-                record.allowed[chunk],
-                record.features[chunk],
-            )
+            part = record.part(chunk)
             found = log_probabilities(self.policy, leaves, problem, part)
             value, metrics = objective(found, part, chunk)
             return torch.autograd.grad(value, [*leaves, *parameters]), metrics

@@ -14,7 +14,7 @@ from doppler.errors import DopplerError
 from doppler.policy.likelihood import LogProbabilities
 from doppler.policy.network import DualPolicy
 from doppler.policy.rollout import Record
-from doppler.training.case import TrainingCase, run_digest
+from doppler.training.case import TrainingCase, pick_case, run_digest
 from doppler.training.gradient import Gradient
 from doppler.training.loop import CHECKPOINT_SECONDS, Loop, Progress, Schedule, Tracker
 from doppler.training.traces import Traces
@@ -130,9 +130,3 @@ def imitate(
         loop.run(update)
     finally:
         gradient.close()
-
-
-def pick_case(seed: int, number: int, count: int) -> int:
-    """Return the case of an update: a new random order of all of them in every round."""
-    round_, position = divmod(number, count)
-    return int(np.random.default_rng([seed, 2, round_]).permutation(count)[position])

@@ -22,6 +22,7 @@ from doppler.policy.threads import one_torch_thread
 from doppler.training.incumbent import Incumbents
 
 FORMAT = "doppler-training-state"
+# Seconds of training that a killed run loses at most.
 CHECKPOINT_SECONDS = 10.0
 
 Validate = Callable[[], float]

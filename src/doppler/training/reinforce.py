@@ -13,9 +13,8 @@ from torch import Tensor
 from doppler.policy.likelihood import LogProbabilities
 from doppler.policy.network import DualPolicy
 from doppler.policy.rollout import GREEDY, SAMPLE, Record
-from doppler.training.case import TrainingCase, run_digest
+from doppler.training.case import TrainingCase, pick_case, run_digest
 from doppler.training.gradient import Gradient, taken
-from doppler.training.imitation import pick_case
 from doppler.training.incumbent import Incumbents
 from doppler.training.loop import CHECKPOINT_SECONDS, Loop, Progress, Schedule, Tracker
 
@@ -72,15 +71,15 @@ def reinforce(
     Williams, "Simple statistical gradient-following algorithms for connectionist reinforcement
     learning", 1992, with the batch as its own baseline: the advantage of an episode is
     (mean cost of the batch - its cost) / standard deviation. An episode that overflows memory
-    costs more than its makespan. On request the policy ends with the
-    weights whose greedy episodes were the best, by geometric mean over the cases.
+    costs more than its makespan. On request the incumbent of a case joins its batch, and the policy
+    ends with the weights whose greedy episodes were the best, by geometric mean over the cases.
 
     Parameters
     ----------
     policy : DualPolicy
         Changed in place.
     cases : sequence of TrainingCase
-        Each update plays one of them; all have their turn before any has its next.
+        Each update plays some of them; all have their turn before any has its next.
     settings : ReinforceSettings
     seed : int
     state : path-like, optional
@@ -134,12 +133,8 @@ def reinforce(
         if settings.self_imitation and incumbent is not None:
             order = np.argsort(incumbent.priority).astype(np.int32)[None]
             again = case.roller.follow(weights, order, incumbent.devices[order])
-            record = Record(
-                np.concatenate([record.order, again.record.order]),
-                np.concatenate([record.choice, again.record.choice]),
-                np.concatenate([record.allowed, again.record.allowed]),
-                np.concatenate([record.features, again.record.features]),
-            )
+            both = zip(record, again.record, strict=True)
+            record = Record(*(np.concatenate(arrays) for arrays in both))
             compared = np.append(cost, incumbent.makespan)
         advantage = torch.from_numpy((cost.mean() - compared) * scale)
         share = 1.0 / (settings.episodes * settings.cases)
