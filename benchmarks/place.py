@@ -5,31 +5,23 @@
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import time
 from statistics import median
 from typing import Any
 
 import numpy as np
+from figures import LAYERS, print_figures
 
 from doppler import Cluster, Graph, Problem, place, workloads
-from doppler.errors import CheckpointError
 from doppler.policy.checkpoint import PRETRAINED, load_policy
 from doppler.policy.network import DualPolicy
 from doppler.policy.search import warm_up
 
-# Whole Llama layers of 1,024 ops each: the graph grows in length, its ops keep their degree.
-LAYERS = (1, 3, 10, 30, 98, 293)
-
 
 def network() -> DualPolicy:
-    """Return the policy of the package; before it is trained a fresh one, which costs the same."""
-    try:
-        policy = load_policy(PRETRAINED)
-    except CheckpointError:
-        policy = DualPolicy()
+    """Return the policy of the package."""
+    policy = load_policy(PRETRAINED)
     warm_up(policy)
     return policy
 
@@ -84,17 +76,5 @@ def measure() -> dict[str, Any]:
     return {**large_graph(policy), **against_size(policy)}
 
 
-def main() -> None:
-    """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    figures = measure()
-    if parser.parse_args().json:
-        print(json.dumps(figures))
-        return
-    for key, value in figures.items():
-        print(f"{key:20} {value}")
-
-
 if __name__ == "__main__":
-    main()
+    print_figures(measure, __doc__)

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import simpy
+from figures import LAYERS, print_figures
 
 import doppler
 from doppler import Cluster, Graph, Problem, simulate_many
@@ -26,8 +25,6 @@ IntArray = npt.NDArray[np.int32]
 SHARED_LAYER = (
     Path(__file__).parents[2] / "shared" / "graphs" / "full_transformer_layer_261nodes.txt"
 )
-# Whole Llama layers of 1,024 ops each: the graph grows in length, its ops keep their degree.
-LAYERS = (1, 3, 10, 30, 98, 293)
 
 
 class SimPyModel:
@@ -194,17 +191,5 @@ def _seconds(function: Callable[[], object]) -> float:
         gc.unfreeze()
 
 
-def main() -> None:
-    """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    figures = measure()
-    if parser.parse_args().json:
-        print(json.dumps(figures))
-        return
-    for key, value in figures.items():
-        print(f"{key:20} {value}")
-
-
 if __name__ == "__main__":
-    main()
+    print_figures(measure, __doc__)

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
+from figures import print_figures
 from simulate import layer_graph
 
 from doppler import Cluster, Problem
@@ -89,17 +88,5 @@ def measure() -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    figures = measure()
-    if parser.parse_args().json:
-        print(json.dumps(figures))
-        return
-    for key, value in figures.items():
-        print(f"{key:24} {value}")
-
-
 if __name__ == "__main__":
-    main()
+    print_figures(measure, __doc__)

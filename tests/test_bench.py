@@ -24,7 +24,7 @@ def run() -> Iterator[ModuleType]:
         yield importlib.import_module("run")
     finally:
         sys.path.remove(str(BENCHMARKS))
-        for name in {"run", "simulate", "train", "place"} - before:
+        for name in {"run", "simulate", "train", "place", "figures"} - before:
             sys.modules.pop(name, None)
 
 

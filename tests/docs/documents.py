@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 
 from doppler.cli.main import run
-from doppler.policy.checkpoint import PRETRAINED, load_policy
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w+)(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -54,25 +53,6 @@ def commands(block: Block) -> list[list[str]]:
     lines = block.text.replace("\\\n", " ").splitlines()
     split = [shlex.split(line, comments=True) for line in lines]
     return [words[1:] for words in split if words and words[0] == "doppler"]
-
-
-def needs_policy(block: Block) -> bool:
-    """Whether a block uses the policy that comes with the package."""
-    if block.language == "sh":
-        return any(
-            words[:1] in (["place"], ["compare"]) and "--method" not in words and "-m" not in words
-            for words in commands(block)
-        )
-    return block.language == "python" and bool(re.search(r"\b(place|compare|solve)\(", block.text))
-
-
-def require_policy() -> None:
-    """Skip where the package holds no policy yet."""
-    import importlib.resources
-
-    if not (importlib.resources.files("doppler.policy") / f"{PRETRAINED}.safetensors").is_file():
-        pytest.skip("the package holds no pretrained policy yet")
-    load_policy(PRETRAINED)
 
 
 class Session:

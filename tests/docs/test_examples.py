@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from documents import ROOT, Session, blocks, needs_policy, require_policy
+from documents import ROOT, Session, blocks
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]+)(#[\w-]+)?\)")
@@ -21,12 +21,9 @@ def test_the_examples_of_a_document_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    found = blocks(path)
-    if any(map(needs_policy, found)):
-        require_policy()
     monkeypatch.chdir(tmp_path)
     session = Session(capsys)
-    for block in found:
+    for block in blocks(path):
         session.run(block)
 
 
