@@ -73,7 +73,7 @@ def solve(
     if runtime not in ("priority", "fifo"):
         raise UnknownNameError("runtime", runtime, ("priority", "fifo"))
     if method != LEARNED:
-        _warm_up(method)
+        _warm_up(method, budget > 0)
         found = HEURISTICS[method](problem, budget=budget, seed=seed)
         if runtime == "priority":
             return found
@@ -143,7 +143,9 @@ def place(
 
 
 @cache
-def _warm_up(method: str) -> None:
+def _warm_up(method: str, searching: bool) -> None:
     """Compile what a heuristic runs, or load it from the cache, on a problem of four ops."""
     graph = Graph.from_arrays([0, 0, 1, 2], [1, 2, 3, 3], np.ones(4), np.ones(4))
-    HEURISTICS[method](Problem(graph, Cluster.uniform(2)), budget=0.01)
+    # Twice: compiling may take all the time that the first call has for searching.
+    for budget in (0.01, 0.1) if searching else (0.0,):
+        HEURISTICS[method](Problem(graph, Cluster.uniform(2)), budget=budget)

@@ -22,6 +22,9 @@ IntArray = npt.NDArray[np.int32]
 class Arrays(NamedTuple):
     """What kernels read. Times in seconds, sizes in bytes, CSR adjacency.
 
+    Every array is C-contiguous and read-only. Whatever else is handed to a kernel is C-contiguous
+    and writable, so that each kernel is compiled for one set of types.
+
     Attributes
     ----------
     compute : float64 array, shape [ops, devices]
@@ -282,7 +285,7 @@ def _arrays(graph: Graph, cluster: Cluster) -> Arrays:
     volume = graph.transfer_s if graph.transfer_s is not None else graph.output_bytes
     succ_ptr, succ = graph.successors
     pred_ptr, pred = graph.predecessors
-    return Arrays(
+    arrays = Arrays(
         compute=compute,
         volume=volume,
         latency=latency,
@@ -300,6 +303,10 @@ def _arrays(graph: Graph, cluster: Cluster) -> Arrays:
         n_channels=cluster.n_channels,
         n_groups=n_groups,
     )
+    for array in arrays:
+        if isinstance(array, np.ndarray):
+            array.setflags(write=False)
+    return arrays
 
 
 def _groups(graph: Graph) -> tuple[IntArray, int]:

@@ -89,7 +89,7 @@ def make_table(*columns: str) -> Table:
 
 @contextmanager
 def progress(what: str, budget: float | None = None) -> Iterator[None]:
-    """Show on stderr that work is under way, if that is a terminal.
+    """Show on stderr that work is under way, if that is a terminal, and why it takes so long.
 
     Parameters
     ----------
@@ -117,6 +117,11 @@ def progress(what: str, budget: float | None = None) -> Iterator[None]:
     columns: list[ProgressColumn] = [SpinnerColumn(), Description(), TimeElapsedColumn()]
     if budget:
         columns.insert(2, TimeBar())
+    from numba.core import event
+
+    from doppler.cli.compiling import Compiling
+
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         bar.add_task(what)
-        yield
+        with event.install_listener("numba:compile", Compiling(bar.console.print)):
+            yield

@@ -148,13 +148,13 @@ def schedule(arrays, urgency, room, seed, scratch, order, devices, tied):  # typ
     for last in range(n_ops - 1, 0, -1):
         other = np.random.randint(0, last + 1)
         op_of[last], op_of[other] = op_of[other], op_of[last]
-    n_ready = 0
+    n_ready = np.int64(0)
     for number in range(n_ops):
         op = op_of[number]
         label[op] = number
         missing[op] = pred_ptr[op + 1] - pred_ptr[op]
         if missing[op] == 0:
-            heap_push(ready_key, ready_label, 0, n_ready, -urgency[op], number)
+            heap_push(ready_key, ready_label, 0, n_ready, -urgency[op], np.int32(number))
             n_ready += 1
 
     for step in range(n_ops):
@@ -168,7 +168,7 @@ def schedule(arrays, urgency, room, seed, scratch, order, devices, tied):  # typ
             sort_by(inputs, n_inputs, finish)
         n_found = choices(room, op, found)
         soonest = np.inf
-        device = -1
+        device = np.int32(-1)
         # One trial for each device, then once more, for good, for the device that is chosen.
         for index in range(n_found + 1):
             chosen = index == n_found

@@ -227,9 +227,9 @@ def _enumerate(room, stage, quota, choice, best_cost, best_tallest, most_steps):
     left_before = np.zeros(count)
     working_before = np.zeros(count)
     opens_home = np.zeros(count, np.bool_)
-    level = 0
+    level = np.int64(0)
     steps = 0
-    n_options[0] = _options(room, stage, quota, 0, options[0])
+    n_options[0] = _options(room, stage, quota, level, options[0])
     while True:
         if level < count and tried[level] < n_options[level] and steps < most_steps:
             steps += 1

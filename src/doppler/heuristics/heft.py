@@ -31,12 +31,12 @@ def _schedule(arrays, order, room, devices, finish):  # type: ignore[no-untyped-
     n_devices = compute.shape[1]
     opens = np.empty((n_devices, MOST_GAPS))
     closes = np.empty((n_devices, MOST_GAPS))
-    n_gaps = np.zeros(n_devices, np.int32)
+    n_gaps = np.zeros(n_devices, np.int64)
     busy_until = np.zeros(n_devices)
     found = np.empty(n_devices, np.int32)
     for op in order:
         best = np.inf
-        best_device = -1
+        best_device = np.int32(-1)
         best_gap = -1
         for index in range(choices(room, op, found)):
             device = found[index]

@@ -82,11 +82,11 @@ def offer(arrays, devices, priority, attempt, limited, usable, work, incumbent):
     float
         The makespan in seconds, whether it fits or not.
     """
-    makespan, _ = run(arrays, devices, priority, 0.0, 0, False, work)
+    makespan, _ = run(arrays, devices, priority, 0.0, np.int64(0), np.bool_(False), work)
     if makespan >= incumbent.makespan[0]:
         return makespan
     if limited:
-        _, n_sent = run(arrays, devices, priority, 0.0, 0, True, work)
+        _, n_sent = run(arrays, devices, priority, 0.0, np.int64(0), np.bool_(True), work)
         peak = peak_memory(arrays, devices, work, n_sent)
         missing = 0.0
         for device in range(len(peak)):

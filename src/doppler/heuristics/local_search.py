@@ -52,10 +52,9 @@ def objective(arrays, devices, priority, bounded, penalty, work):  # type: ignor
     penalty : float
         More than any makespan of the problem, seconds; see :func:`longest_makespan`.
     """
+    makespan, n_sent = run(arrays, devices, priority, 0.0, np.int64(0), bounded, work)
     if not bounded:
-        makespan, _ = run(arrays, devices, priority, 0.0, 0, False, work)
         return makespan
-    makespan, n_sent = run(arrays, devices, priority, 0.0, 0, True, work)
     peak = peak_memory(arrays, devices, work, n_sent)
     over = 0.0
     for device in range(len(peak)):
@@ -192,14 +191,14 @@ def anneal(  # type: ignore[no-untyped-def]
     before = np.empty(n_ops, np.int32)
     queue = priority if ordered else priority[:0]
     for _ in range(steps):
-        count = 0
+        count = np.int64(0)
         source = -1
         rank = -1
         kind = np.random.randint(0, 10 if ordered else 7)
         op = np.random.randint(0, n_ops)
         if np.random.random() < recreate_share:
             scratch.before[:] = devices
-            objective(arrays, devices, queue, False, penalty, work)
+            objective(arrays, devices, queue, np.bool_(False), penalty, work)
             ruin_and_recreate(arrays, unit, op, work.start, devices, scratch)
             for other in range(n_ops):
                 if devices[other] != scratch.before[other]:
@@ -214,7 +213,7 @@ def anneal(  # type: ignore[no-untyped-def]
             if np.random.randint(0, 2) == 0:
                 near = priority[op] + np.random.randint(-NEAR, NEAR + 1)
                 other = by_rank[min(n_ops - 1, max(0, near))]
-            here, there = devices[op], devices[other]
+            here, there = np.int64(devices[op]), np.int64(devices[other])
             if here != there and (arrays.group[op] < 0 or arrays.group[op] != arrays.group[other]):
                 count = _move(
                     arrays, members_ptr, members, devices, op, there, changed, before, count
@@ -240,7 +239,7 @@ def anneal(  # type: ignore[no-untyped-def]
             if np.random.randint(0, 2) == 0:
                 rank = min(n_ops - 1, max(0, source + np.random.randint(-NEAR, NEAR + 1)))
             if rank != source:
-                _move_rank(priority, by_rank, source, rank)
+                _move_rank(priority, by_rank, np.int64(source), rank)
         if count == 0 and rank == source:
             continue
         new = objective(arrays, devices, queue, bounded, penalty, work)

@@ -192,7 +192,7 @@ def recreate(arrays, order, devices, affinity_weight, transfer_weight, noise, sc
         op = order[step]
         n_inputs = gather(arrays, partial, op)
         if ruined[op]:
-            n_found = 0
+            n_found = np.int64(0)
             for device in range(compute.shape[1]):
                 if compute[op, device] < np.inf:
                     found[n_found] = device

@@ -125,11 +125,11 @@ def schedule(  # type: ignore[no-untyped-def]
     volume, tally = scratch.volume, scratch.tally
     succ_ptr, succ = arrays.succ_ptr, arrays.succ
     pred_ptr, compute = arrays.pred_ptr, arrays.compute
-    size = 0
+    size = np.int64(0)
     for op in range(len(order)):
         missing[op] = pred_ptr[op + 1] - pred_ptr[op]
         if missing[op] == 0:
-            heap_push(keys, heap, 0, size, -level[op], op)
+            heap_push(keys, heap, 0, size, -level[op], np.int32(op))
             size += 1
     for step in range(len(order)):
         op = heap[0]

@@ -58,10 +58,10 @@ def _around(problem: Problem, home: int, room: Room) -> tuple[IntArray, IntArray
     suits = np.isfinite(arrays.compute[:, home])
     room.left[home] -= arrays.param_bytes[suits].sum()
     room.working[home] = room.while_running[suits].max(initial=0.0)
-    for op in np.flatnonzero(~suits).tolist():
+    for op in np.flatnonzero(~suits).astype(np.int32):
         allowed = found[: choices(room, op, found)]
         devices[op] = allowed[arrays.compute[op, allowed].argmin()]
-        take(room, op, int(devices[op]))
+        take(room, op, devices[op])
     priority = np.empty(problem.n_ops, np.int32)
     priority[arrays.order] = np.arange(problem.n_ops, dtype=np.int32)
     return devices, priority

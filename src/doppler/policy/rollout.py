@@ -245,11 +245,11 @@ def episode(arrays, scale, weights, mode, seed, scratch, order, choice, allowed,
     load[:] = 0.0
     codes[:] = 0.0
     members[:] = 0.0
-    size = 0
+    size = np.int64(0)
     for op in range(n_ops):
         missing[op] = pred_ptr[op + 1] - pred_ptr[op]
         if missing[op] == 0 and mode != FOLLOW:
-            heap_push(keys, heap, 0, size, _ticket(logits[op], 0.0, mode), op)
+            heap_push(keys, heap, 0, size, _ticket(logits[op], 0.0, mode), np.int32(op))
             size += 1
     for step in range(n_ops):
         clock = 0.0
@@ -339,7 +339,9 @@ def _episodes(  # type: ignore[no-untyped-def]
             devices[op] = record.choice[index, step]
             if by_priority:
                 priority[op] = step
-        makespans[index], n_sent = run(arrays, devices, priority, 0.0, 0, limited, scratch.work)
+        makespans[index], n_sent = run(
+            arrays, devices, priority, 0.0, np.int64(0), limited, scratch.work
+        )
         overflow[index] = 0.0
         if limited:
             peak = peak_memory(arrays, devices, scratch.work, n_sent)

@@ -130,7 +130,7 @@ def search(
     MemoryLimitError
         If no placement was found that fits in memory; says how much is missing where.
     """
-    warm_up(policy)
+    warm_up(policy, searching=samples is None and budget > 0)
     deadline = Deadline(budget)
     small = problem.n_ops < THREADED_OPS
     with torch.no_grad(), one_torch_thread() if small else nullcontext():
@@ -153,6 +153,7 @@ def search(
             play(SAMPLE, min(BATCH, samples + 1 - pool.evaluations), "sampled episode")
         return pool.solution(deadline.elapsed)
     if not pool.fits:
+        warm_up(policy)
         deadline.budget = max(deadline.budget, deadline.elapsed + RESCUE_SECONDS)
     if deadline.left <= 0:
         return pool.solution(deadline.elapsed)
@@ -173,18 +174,40 @@ def search(
     return pool.solution(deadline.elapsed)
 
 
-@lru_cache(maxsize=1)
-def _compile(sizes: Sizes) -> None:
+def _smallest_problem() -> Problem:
     graph = Graph.from_arrays([0, 0, 1, 2], [1, 2, 3, 3], np.ones(4), np.ones(4))
-    problem = Problem(graph, Cluster.uniform(2))
+    return Problem(graph, Cluster.uniform(2))
+
+
+@lru_cache(maxsize=1)
+def _compile_episodes(sizes: Sizes) -> None:
+    problem = _smallest_problem()
     policy = DualPolicy(sizes)
     weights = policy.weights(policy(policy_inputs(problem)))
     Roller(problem).play(weights, GREEDY, [0])
+
+
+@lru_cache(maxsize=1)
+def _compile_search() -> None:
+    problem = _smallest_problem()
     critical_path(problem)
     start = sibling_affinity(problem).placement
-    Annealer(problem, threads=1, recreate_share=0.5).refine([start], Deadline(0.05), 0)
+    annealer = Annealer(problem, threads=1, recreate_share=0.5)
+    seconds = 0.05
+    # No evaluation: compiling what comes before the first took all of that.
+    while annealer.refine([start], Deadline(seconds), 0)[2] == 0:
+        seconds *= 2.0
 
 
-def warm_up(policy: DualPolicy) -> None:
-    """Compile, or load from the cache, what a search runs, so that its budget is for searching."""
-    _compile(policy.sizes)
+def warm_up(policy: DualPolicy, searching: bool = True) -> None:
+    """Compile, or load from the cache, what a search runs, so that its budget is for searching.
+
+    Parameters
+    ----------
+    policy : DualPolicy
+    searching : bool
+        False: only what an episode runs; the rest takes as long again to compile.
+    """
+    _compile_episodes(policy.sizes)
+    if searching:
+        _compile_search()

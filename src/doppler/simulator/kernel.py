@@ -274,7 +274,7 @@ def run_many(arrays, devices, priority, jitter, seeds, work, makespans):  # type
     makespans : float64 array, shape [placements]
         Filled with the result, in seconds.
     """
-    _run_batch(arrays, devices, priority, jitter, seeds, False, work, makespans)
+    _run_batch(arrays, devices, priority, jitter, seeds, np.bool_(False), work, makespans)
 
 
 @njit(cache=True, nogil=True)

@@ -72,15 +72,16 @@ def simulate(
     placement.validate(problem)
     arrays = problem.arrays
     work = make_workspace(problem.n_ops, problem.n_devices, problem.graph.n_edges)
+    devices = placement.devices.copy()
     priority = _priority(placement, runtime)
     makespan, n_sent = run(
-        arrays, placement.devices, priority, _checked(jitter), int(seed) % 2**32, True, work
+        arrays, devices, priority, _checked(jitter), int(seed) % 2**32, True, work
     )
     order = np.argsort(work.start, kind="stable").astype(np.int32)
     sent = np.argsort(work.sent_start[:n_sent], kind="stable")
     trace = Trace(
         op=order,
-        device=placement.devices[order],
+        device=devices[order],
         start=work.start[order],
         end=work.end[order],
         transfer_op=work.sent_op[sent],
@@ -91,7 +92,7 @@ def simulate(
         transfer_channel=work.sent_channel[sent],
         device_names=tuple(device.name for device in problem.cluster.devices),
     )
-    return Result(float(makespan), trace, peak_memory(arrays, placement.devices, work, n_sent))
+    return Result(float(makespan), trace, peak_memory(arrays, devices, work, n_sent))
 
 
 def simulate_many(
@@ -129,7 +130,7 @@ def simulate_many(
     PlacementError
         If the arrays do not have the problem's shape, name a missing device, or lack a seed.
     """
-    placed = np.ascontiguousarray(devices, np.int32)
+    placed = np.require(devices, np.int32, ["C", "W", "E"])
     count = len(placed)
     if placed.ndim != 2 or placed.shape[1] != problem.n_ops:
         raise PlacementError(
@@ -140,7 +141,7 @@ def simulate_many(
     if priority is None:
         ranks = np.empty((count, 0), np.int32)
     else:
-        ranks = np.ascontiguousarray(priority, np.int32)
+        ranks = np.require(priority, np.int32, ["C", "W", "E"])
         if ranks.shape != placed.shape:
             raise PlacementError(
                 f"placements: priority has shape {ranks.shape}, devices {placed.shape}"
@@ -213,7 +214,7 @@ def _priority(placement: Placement, runtime: str) -> IntArray:
         raise PlacementError(f"runtime {runtime!r}: must be 'priority' or 'fifo'")
     if placement.priority is None or runtime == "fifo":
         return np.empty(0, np.int32)
-    return placement.priority
+    return placement.priority.copy()
 
 
 def _checked(jitter: float) -> float:
