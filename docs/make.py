@@ -107,8 +107,11 @@ def _makespan(case: CaseResult, method: str) -> str:
 def _sentences(report: Report, summary: dict[str, Any]) -> list[str]:
     # One method's time is not exactly its budget; the longest is the budget and a little more.
     spent = max(result.seconds for case in report.suite for result in case.methods.values())
+    cores = {case.cores for case in report.suite}
+    of = f" of {count_of(n, 'core')}" if len(cores) == 1 and (n := cores.pop()) else ""
     sentences = [
-        f"Simulated makespans, each method with the same time (at most {spent:.1f} s), jitter off.",
+        f"Simulated makespans, each method with the same time (at most {spent:.1f} s{of}), "
+        "jitter off.",
         f"`{METHOD}` is at or below every other method, within 0.2%, in {summary['wins']} of "
         f"{summary['cases']} cases.",
     ]

@@ -1,6 +1,6 @@
 """What the flows share: Prefect's settings, the files of the pipeline, the way a stage ends.
 
-Import ``flow`` and ``task`` from here: Prefect reads its settings as it is imported.
+Import what is Prefect's from here: Prefect reads its settings as it is imported.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
@@ -43,8 +44,10 @@ for _name, _value in SETTINGS.items():
 from prefect import flow, task  # noqa: E402
 from prefect.artifacts import create_markdown_artifact  # noqa: E402
 from prefect.cache_policies import NO_CACHE  # noqa: E402
+from prefect.task_runners import ThreadPoolTaskRunner  # noqa: E402
 
 __all__ = [
+    "ThreadPoolTaskRunner",
     "flow",
     "graph_path",
     "incumbent_path",
@@ -60,8 +63,11 @@ __all__ = [
 
 
 def _worth_retrying(_task: object, _run: object, state: State[object]) -> bool:
-    """Say whether trying again may help: a fault of the machine may pass, a wrong input stays."""
-    return not isinstance(state.result(raise_on_failure=False), DopplerError)
+    """Say whether trying again may help.
+
+    A fault of the machine may pass; a wrong input stays, and what was called off is not wanted.
+    """
+    return not isinstance(state.result(raise_on_failure=False), DopplerError | CancelledError)
 
 
 def step(name: str) -> Callable[[Callable[P, R]], Task[P, R]]:

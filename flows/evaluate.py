@@ -1,14 +1,29 @@
-"""Compare the policy with every method, and on graphs that it never saw: reports/."""
+"""Compare the policy with every method, and on graphs that it never saw: reports/.
+
+As many cases at once as there are cores, each in a process that is pinned to one: every method has
+one core for its seconds.
+"""
 
 from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
 
-from common import flow, load_problem, main, markdown_table, publish, step, write_metrics
-from doppler import simulate
+from common import (
+    ThreadPoolTaskRunner,
+    flow,
+    load_problem,
+    main,
+    markdown_table,
+    publish,
+    step,
+    write_metrics,
+)
+from doppler import Cluster, Problem, simulate, workloads
+from doppler.cores import cores
 from doppler.evaluation.comparison import compare
 from doppler.evaluation.metrics import flat_metrics
+from doppler.evaluation.processes import PinnedProcesses
 from doppler.evaluation.reference import References, load_references
 from doppler.evaluation.report import (
     BASELINE,
@@ -42,8 +57,14 @@ def references() -> References:
     return load_references("benchmarks/best_known.json")
 
 
-@step("compare on {case}")
-def compare_on(case: Case, settings: EvaluateParams, seed: int) -> CaseResult:
+def warm_up() -> None:
+    """Load the policy, and compile what the methods run or load it from the cache."""
+    problem = Problem(workloads.chainmm(8, 8, 8, 8, 8, tiles=1), Cluster.uniform(2))
+    outcome = compare(problem, budget=0.0, policy=trained())
+    simulate(problem, outcome.placements[outcome.case.winner])
+
+
+def compare_here(case: Case, settings: EvaluateParams, seed: int) -> CaseResult:
     """Run every method on a case, and save the winner's timeline."""
     problem = load_problem(case)
     outcome = compare(
@@ -63,8 +84,7 @@ def compare_on(case: Case, settings: EvaluateParams, seed: int) -> CaseResult:
     return outcome.case
 
 
-@step("zero-shot on {case}")
-def zero_shot_on(case: Case, settings: EvaluateParams, seed: int) -> CaseResult:
+def zero_shot_here(case: Case, settings: EvaluateParams, seed: int) -> CaseResult:
     """Let the policy place a graph that it was not trained on."""
     problem = load_problem(case)
     return zero_shot(
@@ -81,6 +101,22 @@ def zero_shot_on(case: Case, settings: EvaluateParams, seed: int) -> CaseResult:
     )
 
 
+@step("compare on {case}")
+def compare_on(
+    case: Case, settings: EvaluateParams, seed: int, processes: PinnedProcesses
+) -> CaseResult:
+    """Compare the methods in a process of one core."""
+    return processes.run(compare_here, case, settings, seed)
+
+
+@step("zero-shot on {case}")
+def zero_shot_on(
+    case: Case, settings: EvaluateParams, seed: int, processes: PinnedProcesses
+) -> CaseResult:
+    """Let the policy alone place a graph in a process of one core."""
+    return processes.run(zero_shot_here, case, settings, seed)
+
+
 def table_of(results: list[CaseResult], methods: tuple[str, ...]) -> str:
     """Lay out each case's makespans as ratios to the best known."""
     rows = [
@@ -95,12 +131,16 @@ def table_of(results: list[CaseResult], methods: tuple[str, ...]) -> str:
     return markdown_table(("graph", "cluster", "winner", *methods), rows)
 
 
-@flow(name="evaluate")
+@flow(name="evaluate", task_runner=ThreadPoolTaskRunner(max_workers=cores()))
 def evaluate(params: Params) -> None:
     """Make the results and the report."""
     settings = params.evaluate
-    suite = [compare_on(case, settings, params.seed) for case in cases(settings.suite)]
-    unseen = [zero_shot_on(case, settings, params.seed) for case in cases(settings.zero_shot)]
+    with PinnedProcesses(prepare=warm_up) as processes:
+        how = (settings, params.seed, processes)
+        compared = [compare_on.submit(case, *how) for case in cases(settings.suite)]
+        placed = [zero_shot_on.submit(case, *how) for case in cases(settings.zero_shot)]
+        suite = [future.result() for future in compared]
+        unseen = [future.result() for future in placed]
     save_results(suite, REPORTS / "suite.json")
     save_results(unseen, REPORTS / "zero_shot.json")
     report = load_report(REPORTS / "suite.json", REPORTS / "zero_shot.json", CURVES, TIMELINES)

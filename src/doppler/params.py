@@ -198,7 +198,7 @@ class EvaluateParams(Section):
     zero_shot : list of Grid
         Cases whose graphs no training has seen.
     budget : float
-        Seconds that each anytime method may search.
+        Seconds of one core that each anytime method may search.
     samples : int
         Sampled episodes of the zero-shot comparison.
     jitter : float

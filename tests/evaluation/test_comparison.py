@@ -7,6 +7,7 @@ import pytest
 from doppler import Cluster, Problem, simulate, workloads
 from doppler.cluster import Device
 from doppler.cluster.cluster import fully_connected
+from doppler.cores import cores
 from doppler.errors import MemoryLimitError, ParamsError, UnknownNameError
 from doppler.evaluation.comparison import compare
 from doppler.heuristics import HEURISTICS
@@ -24,6 +25,7 @@ def test_every_result_is_that_of_the_placement_beside_it(problem) -> None:
     assert said == list(HEURISTICS)
     assert set(outcome.case.methods) == set(outcome.placements) == set(HEURISTICS)
     assert outcome.failures == {}
+    assert outcome.case.cores == cores()
     for name, result in outcome.case.methods.items():
         placement = outcome.placements[name]
         assert result.makespan_s == simulate(problem, placement).makespan, name

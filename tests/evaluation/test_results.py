@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -49,6 +50,13 @@ def test_file_has_the_form_that_others_read(tmp_path):
     assert load_results(path) == (one,)
 
 
+def test_cores_are_kept_where_they_are_known(tmp_path):
+    one = replace(case(doppler=1.0), cores=1)
+    assert one.to_json()["cores"] == 1
+    assert load_results(save_results([one], tmp_path / "suite.json")) == (one,)
+    assert "cores" not in case(doppler=1.0).to_json()
+
+
 def test_ratios_and_shares():
     one = case(doppler=1.1, critical_path=2.0, heft=1.5)
     assert one.winner == "doppler"
@@ -84,6 +92,7 @@ def test_wins_within_the_tolerance():
         (lambda e: e.update(opps=1), "entry 0: has unknown 'opps'"),
         (lambda e: e.update(ops=0), "ops is 0, must be a whole number >= 1"),
         (lambda e: e.update(devices=1.5), "devices is 1.5, must be a whole number"),
+        (lambda e: e.update(cores=0), "cores is 0, must be a whole number >= 1"),
         (lambda e: e.update(graph=3), "graph is 3, must be a string"),
         (lambda e: e.update(methods={}), "methods is empty"),
         (lambda e: e.update(methods=[]), "methods is .., must be an object"),

@@ -9,7 +9,9 @@ import sys
 import pytest
 import yaml
 
+from doppler.cores import cores
 from doppler.methods import METHODS
+from doppler.viewer.units import count_of
 
 pytestmark = pytest.mark.slow
 
@@ -105,8 +107,10 @@ def test_the_report_holds_every_method_on_the_suite_and_the_graphs_held_out(repr
     (case,) = json.loads((reproduced.path / "reports/suite.json").read_text())
     assert (case["graph"], case["cluster"], case["devices"]) == ("small", "p100x4", 4)
     assert set(case["methods"]) == set(METHODS)
+    assert case["cores"] == (1 if sys.platform == "linux" else cores())
     (unseen,) = json.loads((reproduced.path / "reports/zero_shot.json").read_text())
     assert (unseen["graph"], set(unseen["methods"])) == ("held_out", {"greedy", "best_of_2"})
     page = (reproduced.path / "reports/index.html").read_text()
     assert "critical_path" in page
+    assert f"time spent is of {count_of(case['cores'], 'core')}" in page
     assert "ratio_to_bound" in page

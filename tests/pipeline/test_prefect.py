@@ -43,6 +43,15 @@ def test_the_server_shows_one_task_a_graph_with_its_retries(server, reproduced) 
     assert {task["empirical_policy"]["retries"] for task in tasks} == {2}
 
 
+def test_the_server_shows_one_task_a_case_of_the_evaluation(server, reproduced) -> None:
+    run = completed_run(server, "evaluate")
+    tasks = [task for task in ask(server, "task_runs") if task["flow_run_id"] == run["id"]]
+    assert {(task["name"], task["state_type"]) for task in tasks} == {
+        ("compare on small@p100x4", "COMPLETED"),
+        ("zero-shot on held_out@uniform:3", "COMPLETED"),
+    }
+
+
 def test_a_table_is_published(server, reproduced) -> None:
     tables = {artifact["key"]: artifact["data"] for artifact in ask(server, "artifacts")}
     assert "| small | chainmm |" in tables["graphs"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from doppler.cores import cores
 from doppler.errors import MemoryLimitError, UnknownNameError
 from doppler.evaluation.results import CaseResult, MethodResult
 from doppler.heuristics import Solution
@@ -58,10 +59,11 @@ def compare(
     cluster: str | None = None,
     say: Say = lambda _: None,
 ) -> Comparison:
-    """Run methods on one problem, one after another, each with the same budget and every core.
+    """Run methods on one problem, one after another, each with the same budget and cores.
 
-    A deterministic method answers once, so that it takes less. Loading a policy and compiled code
-    is not counted.
+    Every method uses all cores that this process may run on, see :func:`doppler.cores.cores`. A
+    deterministic method answers once, so that it takes less. Loading a policy and compiled
+    code is not counted.
 
     Parameters
     ----------
@@ -143,6 +145,7 @@ def as_case(
         methods=results,
         best_known_s=best if best_known is None else min(best, best_known),
         lower_bound_s=problem.lower_bound,
+        cores=cores(),
     )
 
 

@@ -237,7 +237,14 @@ def _subtitle(report: Report) -> str:
     return (
         f"{count_of(graphs, 'graph')} on {count_of(clusters, 'cluster')}, "
         f"{count_of(methods, 'method')}, simulated"
+        + "".join(f", time spent is of {count_of(n, 'core')}" for n in _cores(report.suite))
     )
+
+
+def _cores(cases: Iterable[CaseResult]) -> list[int]:
+    """How many cores the methods had: one number, or none if cases differ or do not tell."""
+    found = {case.cores for case in cases}
+    return [n for n in found if n is not None] if len(found) == 1 else []
 
 
 def _cards(summary: Mapping[str, Any]) -> list[dict[str, str]]:

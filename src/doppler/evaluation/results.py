@@ -66,6 +66,8 @@ class CaseResult:
         Smallest makespan ever found, by whatever means.
     lower_bound_s : float
         No placement can be faster.
+    cores : int or None
+        How many each method had for its seconds, where that is known.
 
     Raises
     ------
@@ -80,10 +82,13 @@ class CaseResult:
     methods: Mapping[str, MethodResult]
     best_known_s: float
     lower_bound_s: float
+    cores: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("ops", "devices"):
+        for name in ("ops", "devices", "cores"):
             value = getattr(self, name)
+            if name == "cores" and value is None:
+                continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise DopplerError(f"{name} is {value!r}, must be a whole number >= 1")
         _positive(self.best_known_s, "best_known_s")
@@ -127,7 +132,7 @@ class CaseResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form, one entry of ``reports/suite.json``."""
-        return {
+        entry = {
             "graph": self.graph,
             "cluster": self.cluster,
             "ops": self.ops,
@@ -136,6 +141,7 @@ class CaseResult:
             "best_known_s": self.best_known_s,
             "lower_bound_s": self.lower_bound_s,
         }
+        return entry if self.cores is None else {**entry, "cores": self.cores}
 
     @classmethod
     def from_json(cls, entry: Any) -> CaseResult:
@@ -149,7 +155,8 @@ class CaseResult:
         if not isinstance(entry, dict):
             raise DopplerError(f"is {_short(entry)}, must be an object")
         known = {"graph", "cluster", "ops", "devices", "methods", "best_known_s", "lower_bound_s"}
-        for what, keys in (("lacks", known - entry.keys()), ("has unknown", entry.keys() - known)):
+        unknown = entry.keys() - known - {"cores"}
+        for what, keys in (("lacks", known - entry.keys()), ("has unknown", unknown)):
             if keys:
                 raise DopplerError(f"{what} {', '.join(map(repr, sorted(keys)))}")
         if not isinstance(entry["methods"], dict):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import numpy.typing as npt
 
+from doppler.cores import cores
 from doppler.errors import MemoryLimitError
 from doppler.heuristics.base import Deadline, Solution
 from doppler.heuristics.incumbent import FITTING_ATTEMPTS, Incumbent, make_incumbent, offer
@@ -125,7 +125,7 @@ def restart(
     attempt(claim(1), 1)
     while incumbents[0].attempt[0] < 0 and taken < FITTING_RESTARTS:
         attempt(claim(1), 1)
-    workers = max(1, threads or os.cpu_count() or 1)
+    workers = max(1, threads or cores())
     if deadline.left > 0:
         began = time.perf_counter()
         attempt(claim(1), 1)

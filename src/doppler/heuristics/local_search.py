@@ -6,7 +6,6 @@ every op and a total order of priorities; a move changes either, the simulator s
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from doppler.cores import cores
 from doppler.errors import MemoryLimitError
 from doppler.heuristics.base import Deadline, Solution, fitting_solution
 from doppler.heuristics.critical_path import critical_path, critical_path_trace
@@ -297,7 +297,7 @@ class Annealer:
         recreate_share: float = 0.0,
     ) -> None:
         self.problem = problem
-        self.threads = threads or os.cpu_count() or 1
+        self.threads = threads or cores()
         self.ordered = runtime == "priority"
         self.recreate_share = recreate_share
         group = problem.arrays.group

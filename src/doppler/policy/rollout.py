@@ -9,7 +9,6 @@ sets the clock. Greedy, the highest logit wins.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from doppler.cores import cores
 from doppler.heuristics.local_search import rank_of
 from doppler.heuristics.partial import Partial, empty, gather, make_partial, place
 from doppler.heuristics.room import Room, choices, clear, make_room, take
@@ -391,7 +391,7 @@ class Roller:
 
     def __init__(self, problem: Problem, threads: int | None = None) -> None:
         self.problem = problem
-        self.threads = threads or os.cpu_count() or 1
+        self.threads = threads or cores()
         self.scales: Scales = scales(problem)
         self._scratch: dict[tuple[int, int, int], Scratch] = {}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from doppler.cores import cores
 from doppler.errors import MemoryLimitError, PlacementError
 from doppler.placement import Placement
 from doppler.problem import Problem
@@ -150,7 +150,7 @@ def simulate_many(
     if seeded.shape != (count,):
         raise PlacementError(f"placements: {seeded.size} seeds for {count} placements")
     makespans = np.empty(count)
-    workers = max(1, min(threads or os.cpu_count() or 1, count))
+    workers = max(1, min(threads or cores(), count))
     jitter = _checked(jitter)
 
     def part(index: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from doppler.cores import cores
 from doppler.policy.likelihood import LogProbabilities, log_probabilities
 from doppler.policy.network import DualPolicy, Heads
 from doppler.policy.rollout import Record
@@ -37,7 +37,7 @@ class Gradient:
 
     def __init__(self, policy: DualPolicy, threads: int | None = None) -> None:
         self.policy = policy
-        self.threads = threads or os.cpu_count() or 1
+        self.threads = threads or cores()
         # Each worker computes alone: torch's own threads would fight over the cores.
         self._pool = ThreadPoolExecutor(
             self.threads, initializer=torch.set_num_threads, initargs=(1,)
