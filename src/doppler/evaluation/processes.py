@@ -44,7 +44,7 @@ class PinnedProcesses:
         # Nothing is ever sent. This process alone holds the end that writes, so the other end
         # reports its death to the workers, or that they are no longer wanted.
         self._watched, self._lifeline = self._context.Pipe(duplex=False)
-        self._starting = threading.Lock()
+        self._preparing = threading.Lock()
         self._pools: dict[int | None, ProcessPoolExecutor] = {}
         self._free: SimpleQueue[int | None] = SimpleQueue()
         self._ended = False
@@ -101,16 +101,18 @@ class PinnedProcesses:
             self._free.put(core)
 
     def _start(self, core: int | None) -> ProcessPoolExecutor:
-        with self._starting:
-            pool = ProcessPoolExecutor(
-                1, mp_context=self._context, initializer=_begin, initargs=(core, self._watched)
-            )
-            try:
+        pool = ProcessPoolExecutor(
+            1, mp_context=self._context, initializer=_begin, initargs=(core, self._watched)
+        )
+        try:
+            # The process itself starts beside others.
+            pool.submit(os.getpid).result()
+            with self._preparing:
                 pool.submit(self._prepare).result()
-            except BaseException:
-                pool.shutdown()
-                raise
-            self._pools[core] = pool
+        except BaseException:
+            pool.shutdown()
+            raise
+        self._pools[core] = pool
         return pool
 
 
