@@ -275,3 +275,17 @@ def test_no_placement_beats_the_lower_bound(problem: Problem) -> None:
 def test_repr_names_graph_and_cluster() -> None:
     problem = Problem(Graph.from_arrays([], [], [1.0], [1.0], name="g"), MIXED)
     assert repr(problem) == "Problem(Graph('g', ops=1, edges=0), 'mixed')"
+
+
+def test_an_op_beyond_all_seconds_cannot_run() -> None:
+    cluster = Cluster("slow", (Device("gpu", "gpu", flops=1e-300),), ())
+    graph = Graph.build(1, [], [], flops=[1e300])
+    with pytest.raises(ProblemError, match="no device of the cluster can run it"):
+        Problem(graph, cluster)
+
+
+@pytest.mark.parametrize(("compute", "transfer"), [(1.7e308, 0.0), (0.0, 1.7e308)])
+def test_times_that_add_up_beyond_all_numbers_are_refused(compute: float, transfer: float) -> None:
+    graph = Graph.from_arrays([0, 1], [1, 2], [compute] * 3, [transfer] * 3)
+    with pytest.raises(ProblemError, match="add up beyond all numbers"):
+        Problem(graph, Cluster.uniform(2))

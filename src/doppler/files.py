@@ -8,9 +8,15 @@ from pathlib import Path
 
 from doppler.errors import DopplerError
 
+# Characters of a name, at most 4 bytes each, of the 255 bytes that a file system allows.
+_PREFIX = 40
+
 
 def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> Path:
     """Write ``content`` to a temporary file beside ``path``, then rename it.
+
+    A symbolic link stays, and the file that it names is replaced. What is no file, such as
+    ``/dev/stdout`` or a named pipe, is written to, never replaced.
 
     Parameters
     ----------
@@ -32,20 +38,12 @@ def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> Path:
     target = Path(path)
     data = content.encode() if isinstance(content, str) else content
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
         if target.is_dir():
             raise IsADirectoryError("it is a directory")
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.chmod(temporary, 0o666 & ~_umask())
-            os.replace(temporary, target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        if target.exists() and not target.is_file():
+            target.write_bytes(data)
+        else:
+            _replace(Path(os.path.realpath(target)), data)
     except OSError as error:
         reason = error.strerror or str(error)
         raise DopplerError(
@@ -79,6 +77,23 @@ def read_text(path: str | os.PathLike[str], kind: str, error: type[DopplerError]
         raise error(f"{source}: cannot be read ({failure.strerror})") from None
     except ValueError:  # a null character
         raise error(f"{str(source)!r}: is not a path; give the path of a {kind} file") from None
+
+
+def _replace(target: Path, data: bytes) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Only the start of the name: a long one leaves no room for what makes it unique.
+    prefix = f".{target.name[:_PREFIX]}."
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=prefix)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
 
 
 def _umask() -> int:

@@ -87,7 +87,8 @@ class Problem:
     ------
     ProblemError
         If the graph names no machine and no cluster is given, an op is pinned to a missing
-        device, or an op or a colocation group can run on no device.
+        device, an op or a colocation group can run on no device, or all times one after another
+        are more seconds than a number holds.
     """
 
     def __init__(self, graph: Graph, cluster: Cluster | None = None) -> None:
@@ -283,6 +284,12 @@ def _arrays(graph: Graph, cluster: Cluster) -> Arrays:
         factor[pair] = link.hops if explicit else 1.0 / link.bandwidth
         channel[pair] = link.channel
     volume = graph.transfer_s if graph.transfer_s is not None else graph.output_bytes
+    # The longest that any run could take; beyond all numbers, no placement could be told apart.
+    with np.errstate(over="ignore"):
+        longest = np.where(np.isfinite(compute), compute, 0.0).max(axis=1).sum()
+        longest += count**2 * (volume.sum() * factor.max() + graph.n_ops * latency.max())
+    if not np.isfinite(longest):
+        raise ProblemError(f"{where}: the times of its ops and transfers add up beyond all numbers")
     succ_ptr, succ = graph.successors
     pred_ptr, pred = graph.predecessors
     arrays = Arrays(
@@ -326,10 +333,12 @@ def _compute(graph: Graph, cluster: Cluster, where: str) -> FloatArray:
         elif graph.compute_s is not None:
             compute[:, index] = graph.compute_s * device.slowdown
         else:
-            moved = (graph.bytes_read + graph.output_bytes) / device.memory_bandwidth
-            compute[:, index] = device.launch_overhead + np.maximum(
-                graph.flops / device.flops, moved
-            )
+            # A time beyond all numbers is infinite: the device cannot run the op.
+            with np.errstate(over="ignore"):
+                moved = (graph.bytes_read + graph.output_bytes) / device.memory_bandwidth
+                compute[:, index] = device.launch_overhead + np.maximum(
+                    graph.flops / device.flops, moved
+                )
     if graph.class_compute_s and not any(
         device.kind in graph.class_compute_s for device in cluster.devices
     ):

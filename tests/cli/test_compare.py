@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from doppler import Graph, save_graph
 from doppler.heuristics import HEURISTICS
 
 
@@ -73,3 +74,13 @@ def test_the_learned_method_is_compared_too(cli, layer, policy) -> None:
         *("--methods", "doppler,heft", "--json"),
     ).json()
     assert done["methods"]["doppler"]["makespan_s"] == pytest.approx(15.0)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e300])
+def test_seconds_of_zero_or_beyond_reason_are_compared(cli, tmp_path, seconds) -> None:
+    path = tmp_path / "extreme.json"
+    save_graph(Graph.from_arrays([0, 1], [1, 2], [seconds] * 3, [1, 1, 1]), path)
+    options = ("-c", "uniform:2", "--budget", "0", "--methods", "heft,round_robin")
+    figures = cli("compare", path, *options, "--json").json()["methods"]
+    assert figures["heft"]["makespan_s"] == pytest.approx(3 * seconds)
+    assert "heft" in cli("compare", path, *options).out

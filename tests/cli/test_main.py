@@ -133,3 +133,10 @@ def test_an_interrupted_search_ends_soon_and_writes_nothing(layer: Path, tmp_pat
     assert process.returncode == 130
     assert (out_text, err_text) == ("", "error: interrupted\n")
     assert not out.parent.exists() or not list(out.parent.iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell that closes a stream")
+def test_a_closed_stdout_is_no_error(layer: Path) -> None:
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, "show", str(layer)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

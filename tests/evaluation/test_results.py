@@ -100,7 +100,7 @@ def test_wins_within_the_tolerance():
         (lambda e: e["methods"]["doppler"].pop("seconds"), "method 'doppler' lacks 'seconds'"),
         (
             lambda e: e["methods"]["doppler"].update(makespan_s=-1),
-            "method 'doppler': makespan_s is -1, must be a finite number > 0",
+            "method 'doppler': makespan_s is -1, must be a finite number >= 0",
         ),
         (lambda e: e["methods"]["doppler"].update(seconds="1"), "seconds is '1', must be a finite"),
         (lambda e: e["methods"]["doppler"].update(runs=[1]), "runs must be a plain value"),
@@ -135,3 +135,10 @@ def test_refuses_a_case_twice(tmp_path):
     with pytest.raises(DopplerError, match="'ffnn' on 'p100x4' occurs twice"):
         save_results([case(a=1.0), case(b=1.0)], path)
     assert not path.exists()
+
+
+def test_over_a_best_of_zero_a_ratio_is_one_or_infinite():
+    one = case(doppler=0.0, heft=1.0)
+    assert one.ratio("doppler") == 1
+    assert one.ratio("heft") == float("inf")
+    assert one.winner == "doppler"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -83,13 +84,14 @@ def _print(outcome: Comparison, budget: float) -> None:
     )
     for name, result in sorted(case.methods.items(), key=lambda item: item[1].makespan_s):
         bound = case.lower_bound_s
-        over = max(0.0, result.makespan_s / bound - 1) if bound > 0 else None
+        over = case.ratio(name) - 1
+        gap = max(0.0, result.makespan_s / bound - 1) if bound > 0 else None
         spread = (result.jitter_std_s or 0.0) / (result.jitter_mean_s or 1.0)
         table.add_row(
             Text(name, style="bold" if name == case.winner else ""),
             format_seconds(result.makespan_s),
-            f"+{format_percent(case.ratio(name) - 1)}",
-            "-" if over is None else f"+{format_percent(over)}",
+            f"+{format_percent(over)}" if math.isfinite(over) else "-",
+            "-" if gap is None else f"+{format_percent(gap)}",
             f"{format_seconds(result.jitter_mean_s or 0.0)} ± {format_percent(spread)}",
             format_seconds(float(result.extra["makespan_fifo_s"] or 0.0)),
             f"{result.seconds:.2f}",

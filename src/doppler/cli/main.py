@@ -35,6 +35,9 @@ def main(arguments: list[str] | None = None) -> None:
         By default those of the process.
     """
     signal.signal(signal.SIGINT, _interrupt)
+    # A process that was started with a stream closed has None in its place.
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         # A name that the terminal cannot show is no reason to fail.
         if hasattr(stream, "reconfigure"):

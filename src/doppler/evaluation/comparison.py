@@ -169,11 +169,14 @@ def measure(
     priority = placement.priority
     ranks = None if priority is None else np.tile(priority, (jitter_seeds, 1))
     makespans = simulate_many(problem, devices, ranks, jitter=jitter, seeds=range(jitter_seeds))
+    # Of shares of the longest, since the squares of huge seconds are beyond all numbers.
+    longest = float(makespans.max()) or 1.0
+    shares = makespans / longest
     return MethodResult(
         makespan_s=solution.makespan,
         seconds=solution.seconds,
-        jitter_mean_s=float(makespans.mean()),
-        jitter_std_s=float(makespans.std()),
+        jitter_mean_s=float(shares.mean()) * longest,
+        jitter_std_s=float(shares.std()) * longest,
         extra={
             "makespan_fifo_s": simulate(problem, placement, runtime="fifo").makespan,
             "evaluations": solution.evaluations,

@@ -44,12 +44,12 @@ class MethodResult:
     extra: Mapping[str, Scalar] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _positive(self.makespan_s, "makespan_s")
-        _positive(self.seconds, "seconds", zero=True)
+        _check_figure(self.makespan_s, "makespan_s")
+        _check_figure(self.seconds, "seconds")
         for name in ("jitter_mean_s", "jitter_std_s"):
             value = getattr(self, name)
             if value is not None:
-                _positive(value, name, zero=True)
+                _check_figure(value, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,8 @@ class CaseResult:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise DopplerError(f"{name} is {value!r}, must be a whole number >= 1")
-        _positive(self.best_known_s, "best_known_s")
-        _positive(self.lower_bound_s, "lower_bound_s", zero=True)
+        _check_figure(self.best_known_s, "best_known_s")
+        _check_figure(self.lower_bound_s, "lower_bound_s")
         if not self.methods:
             raise DopplerError("methods is empty, there must be at least one")
 
@@ -107,7 +107,9 @@ class CaseResult:
         return min(self.methods, key=lambda name: self.methods[name].makespan_s)
 
     def ratio(self, method: str) -> float:
-        """Makespan of a method over the best known, at least 1."""
+        """Makespan of a method over the best known, at least 1; infinite over a best of 0."""
+        if self.best_s == 0:
+            return 1.0 if self.methods[method].makespan_s == 0 else math.inf
         return self.methods[method].makespan_s / self.best_s
 
     def closed(self, method: str, baseline: str) -> float | None:
@@ -241,16 +243,15 @@ def _unique(cases: Iterable[CaseResult], where: str) -> None:
         seen.add((case.graph, case.cluster))
 
 
-def _positive(value: object, name: str, zero: bool = False) -> None:
+def _check_figure(value: object, name: str) -> None:
     possible = (
         isinstance(value, int | float)
         and not isinstance(value, bool)
         and math.isfinite(value)
-        and (value > 0 or (zero and value == 0))
+        and value >= 0
     )
     if not possible:
-        rule = ">= 0" if zero else "> 0"
-        raise DopplerError(f"{name} is {_short(value)}, must be a finite number {rule}")
+        raise DopplerError(f"{name} is {_short(value)}, must be a finite number >= 0")
 
 
 def _short(value: object) -> str:

@@ -162,3 +162,15 @@ def test_an_unknown_dimension_names_the_nearest() -> None:
         UnknownNameError, match="unknown dimension of llama_layer 'hiden': did you mean 'hidden'"
     ):
         llama_layer(tiles={"hiden": 2})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"layers": 10**9}, "layers is 1000000000, must be at most 10000"),
+        ({"tiles": 4096}, "ops or more, at most 10,000,000; give fewer tiles"),
+    ],
+)
+def test_a_slip_that_would_fill_the_memory_is_refused(sizes: dict[str, int], message: str) -> None:
+    with pytest.raises(GraphError, match=message):
+        llama_layer(**sizes)

@@ -23,6 +23,10 @@ TILES = {
 ROTARY_BASE = 10_000.0
 
 
+# Far beyond any model; a slip must not fill the memory.
+_MAX_LAYERS = 10_000
+
+
 def llama_block(
     sequence: int = 4_096,
     hidden: int = 4_096,
@@ -110,6 +114,8 @@ def llama_layer(
         As :func:`llama_block`.
     """
     check_size("llama_layer", "layers", layers)
+    if layers > _MAX_LAYERS:
+        raise GraphError(f"llama_layer: layers is {layers}, must be at most {_MAX_LAYERS}")
     sizes = _attention_sizes("llama_layer", sequence, hidden, heads, kv_heads)
     program = Program("llama_layer", {**sizes, "intermediate": intermediate})
     x = program.input("x", ("sequence", "hidden"))

@@ -14,7 +14,7 @@ import numpy as np
 from doppler.errors import GraphError
 from doppler.graph.graph import Graph
 from doppler.graph.spec import OpSpec, Tile
-from doppler.graph.workloads.program import MetaOp, Program, Value, View, check_size
+from doppler.graph.workloads.program import Fusable, MetaOp, Program, Value, View, check_size
 from doppler.graph.workloads.tiling import resolve_tiles, tile_bounds
 from doppler.graph.workloads.views import Covering, Range, covering
 
@@ -38,6 +38,10 @@ class Block:
     source: int | Tile
     size: int
     view: tuple[int, ...] | None = None
+
+
+# Beyond any graph that could be placed: a slip in a size must not fill the memory first.
+MAX_OPS = 10_000_000
 
 
 def shard(program: Program, tiles: Mapping[str, int], *, dtype_bytes: int = 4) -> Graph:
@@ -68,8 +72,8 @@ def shard(program: Program, tiles: Mapping[str, int], *, dtype_bytes: int = 4) -
     Raises
     ------
     GraphError, UnknownNameError
-        If the program has no result, the tiles do not suit its dimensions, or ``dtype_bytes`` is
-        not a whole number >= 1.
+        If the program has no result, the tiles do not suit its dimensions or make more ops than
+        ``MAX_OPS``, or ``dtype_bytes`` is not a whole number >= 1.
     """
     check_size(program.name, "dtype_bytes", dtype_bytes)
     if not program.results:
@@ -95,6 +99,12 @@ class _Sharder:
         self.formations: dict[str, int] = {}
 
     def run(self) -> Graph:
+        ops = sum(self.tiles_of(step) for step in self.program.steps)
+        if ops > MAX_OPS:
+            raise GraphError(
+                f"{self.program.name}: would have {ops:,} ops or more, at most {MAX_OPS:,}; "
+                "give fewer tiles"
+            )
         for step in self.program.steps:
             if isinstance(step, MetaOp):
                 self.apply(step)
@@ -104,6 +114,12 @@ class _Sharder:
                 for part in step.parts:
                     self.apply(part)
         return self.graph()
+
+    def tiles_of(self, step: MetaOp | Fusable) -> int:
+        """Count the least ops that a step becomes: the tiles of its iteration space."""
+        op = step if isinstance(step, MetaOp) else step.fused
+        axes = (axis for axis in op.axes + op.reduced if axis not in op.whole)
+        return math.prod(len(self.bounds[axis]) - 1 for axis in axes)
 
     def apply(self, op: MetaOp) -> None:
         def bounds_of(axes: Sequence[str]) -> tuple[Bounds, ...]:
