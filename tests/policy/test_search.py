@@ -149,3 +149,18 @@ def test_the_layer_graphs_fit_in_memory_and_groups(name: str, runtime: str) -> N
     result = simulate(problem, solution.placement, runtime=runtime)
     assert (result.peak_memory <= problem.arrays.capacity).all()
     assert solution.makespan == result.makespan
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_packing_that_leaves_no_byte_is_found(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    cuts = [np.sort(rng.choice(np.arange(1, 100), 7, replace=False)) for _ in range(4)]
+    sizes = np.concatenate([np.diff([0, *cut, 100]) for cut in cuts])
+    rng.shuffle(sizes)
+    ops = np.arange(sizes.size)
+    graph = Graph.build(
+        ops.size, ops[:-1], ops[1:], flops=np.full(ops.size, 1e9), param_bytes=sizes
+    )
+    problem = Problem(graph, Cluster.uniform(4, memory=100.0))
+    devices = search(problem, POLICY, budget=2.0).placement.devices
+    assert np.bincount(devices, sizes, 4).tolist() == [100.0] * 4

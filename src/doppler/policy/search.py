@@ -16,6 +16,7 @@ from doppler.heuristics.base import Deadline, Heuristic, Solution, fitting_solut
 from doppler.heuristics.critical_path import critical_path
 from doppler.heuristics.heft import heft
 from doppler.heuristics.local_search import Annealer
+from doppler.heuristics.random import random
 from doppler.heuristics.sibling_affinity import sibling_affinity
 from doppler.heuristics.single_device import single_device
 from doppler.placement import Placement
@@ -36,11 +37,13 @@ RECREATE_SHARE = 0.15
 THREADED_OPS = 50_000
 # What a greedy episode that does not fit in memory is worth, whatever the budget.
 RESCUE_SECONDS = 1.0
+# Of what is left of the budget, for each method in turn until something fits.
+RESCUE_SHARE = 0.15
 # Placements that the local search may start from: one for each of as many cores.
 KEPT = 8
 SCHEDULES: tuple[Heuristic, ...] = (sibling_affinity, critical_path)
 # Tried as well as long as nothing fits in memory.
-RESCUERS: tuple[Heuristic, ...] = (heft, single_device)
+RESCUERS: tuple[Heuristic, ...] = (heft, single_device, random)
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +168,9 @@ def search(
         for heuristic in SCHEDULES if pool.fits else SCHEDULES + RESCUERS:
             # If none fits, annealing starts from the episode that overflows least.
             with suppress(MemoryLimitError):
-                found = heuristic(problem, seed=seed)
+                # Only restarts hit on what fills the memory to the last byte.
+                share = 0.0 if pool.fits else RESCUE_SHARE * deadline.left
+                found = heuristic(problem, budget=share, seed=seed)
                 pool.try_out(found.placement, found.origin)
         starts = pool.placements(annealer.threads)
         placement, _, evaluations = annealer.refine(starts, deadline, seed)
