@@ -58,9 +58,9 @@ def references() -> References:
 
 
 def warm_up() -> None:
-    """Load the policy, and compile what the methods run or load it from the cache."""
+    """Load the policy, and compile what a search with every method runs."""
     problem = Problem(workloads.chainmm(8, 8, 8, 8, 8, tiles=1), Cluster.uniform(2))
-    outcome = compare(problem, budget=0.0, policy=trained())
+    outcome = compare(problem, budget=0.01, policy=trained())
     simulate(problem, outcome.placements[outcome.case.winner])
 
 
