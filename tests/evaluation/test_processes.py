@@ -187,6 +187,8 @@ def test_none_outlives_its_parent(tmp_path, how) -> None:
         [sys.executable, "-c", code, str(tmp_path / "pid")],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(path)},
         stderr=subprocess.DEVNULL,
+        # A shell lets what it starts in the background ignore interrupts, and so the tests' child.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         process = started(tmp_path / "pid")
