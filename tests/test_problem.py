@@ -2,15 +2,19 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from doppler import Cluster, Device, Graph, Link, Problem, simulate_many
+from doppler import Cluster, Device, Graph, Link, Problem, simulate_many, workloads
+from doppler.cluster.cluster import fully_connected
 from doppler.errors import ProblemError
 from doppler.graph.graph import Machine
+from doppler.graph.op_class import op_classes
+from doppler.graph.spec import OpSpec, TensorSpec, Tile
 from doppler.problem import Arrays
 
 GPU = Device("gpu", flops=10.0, memory_bandwidth=5.0, memory=64.0, launch_overhead=0.5)
@@ -86,6 +90,40 @@ def test_the_machine_of_the_file_is_the_cluster_if_none_is_given() -> None:
     assert problem.arrays.compute.tolist() == [[1.0, 1.0, 5.0]]
     with pytest.raises(ProblemError, match=r"f\.json: the graph names no machine; give a cluster"):
         Problem(Graph.from_arrays([], [], [1.0], [1.0], source="f.json"))
+
+
+def test_measured_seconds_replace_modelled_ones_where_a_device_has_them() -> None:
+    graph = workloads.chainmm(16, tiles=1)
+    name = op_classes(graph)[0]
+    known = Device("known", flops=10.0, launch_overhead=0.5, slowdown=3.0, measured={name: 0.125})
+    other = replace(known, name="other", measured={"relu(4)->4": 1.0})
+    modelled = Device("modelled", flops=10.0, launch_overhead=0.5)
+    cluster = Cluster("three", (known, other, modelled), fully_connected(3))
+    found = arrays(graph, cluster).compute
+    measured = np.array(op_classes(graph)) == name
+    assert 0 < measured.sum() < graph.n_ops
+    # They hold the overhead, and are of this device, so no slowdown applies.
+    assert (found[measured, 0] == 0.125).all()
+    assert np.array_equal(found[~measured, 0], found[~measured, 2])
+    assert np.array_equal(found[:, 1], found[:, 2])
+
+
+def test_explicit_seconds_come_before_measured_ones() -> None:
+    specs = [OpSpec("relu", (Tile("x", ((0, 4),)),), (4,))]
+    tensors = {"x": TensorSpec((4,))}
+    device = Device("d", measured={"relu(4)->4": 7.0}, slowdown=2.0)
+    for explicit in ({"compute_s": [3.0]}, {"class_compute_s": {"gpu": [3.0]}}):
+        graph = Graph.build(1, [], [], specs=specs, tensors=tensors, transfer_s=[1.0], **explicit)
+        assert op_classes(graph) == ("relu(4)->4",)
+        assert arrays(graph, Cluster("one", (device,), ())).compute.tolist() == [[6.0]]
+
+
+def test_a_pin_rules_out_a_device_that_was_measured() -> None:
+    specs = [OpSpec("relu", (Tile("x", ((0, 4),)),), (4,))]
+    graph = Graph.build(1, [], [], specs=specs, tensors={"x": TensorSpec((4,))}, pinned=[1])
+    devices = tuple(Device(name, measured={"relu(4)->4": 7.0}) for name in "ab")
+    cluster = Cluster("two", devices, fully_connected(2))
+    assert arrays(graph, cluster).compute.tolist() == [[math.inf, 7.0]]
 
 
 def test_a_pinned_op_runs_on_its_device_alone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from functools import cached_property
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from doppler.cluster.cluster import Cluster
 from doppler.errors import ProblemError
 from doppler.graph.graph import Graph
 from doppler.graph.levels import bottom_levels, top_levels
+from doppler.graph.op_class import op_classes
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
@@ -69,8 +71,9 @@ class Problem:
     """A graph on a cluster.
 
     Op time is ``launch_overhead + max(flops / achieved FLOP/s, bytes / memory bandwidth)`` (the
-    roofline model of Williams et al., CACM 2009) with bytes read plus written, or the graph's
-    explicit seconds times the device's slowdown.
+    roofline model of Williams et al., CACM 2009) with bytes read plus written; the seconds that
+    the device was measured to take for the op's class, where it was; or the graph's explicit
+    seconds times the device's slowdown, which come before both.
 
     Parameters
     ----------
@@ -339,6 +342,8 @@ def _compute(graph: Graph, cluster: Cluster, where: str) -> FloatArray:
                 compute[:, index] = device.launch_overhead + np.maximum(
                     graph.flops / device.flops, moved
                 )
+            if device.measured:
+                _measured(compute, index, graph, device.measured)
     if graph.class_compute_s and not any(
         device.kind in graph.class_compute_s for device in cluster.devices
     ):
@@ -347,6 +352,13 @@ def _compute(graph: Graph, cluster: Cluster, where: str) -> FloatArray:
             f"{where}: gives costs for device kinds {kinds}, and cluster {cluster.name!r} has none"
         )
     return compute
+
+
+def _measured(compute: FloatArray, index: int, graph: Graph, seconds: Mapping[str, float]) -> None:
+    """Put the measured seconds of a device in the place of modelled ones, where there are any."""
+    for op, name in enumerate(op_classes(graph)):
+        if name in seconds:
+            compute[op, index] = seconds[name]
 
 
 def _restrict(

@@ -11,8 +11,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from doppler import Cluster, Graph, Problem
+from doppler import Cluster, Device, Graph, Problem
 from doppler.cluster import presets, save_cluster
+from doppler.cluster.cluster import fully_connected
 from doppler.cluster.loading import parse_cluster
 from doppler.errors import ClusterError, UnknownNameError
 
@@ -100,7 +101,7 @@ BOTH = "devices: [{name: a, flops: 1}, {name: b, flops: 1}]\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "f.yaml: expected a mapping with devices, links, name, source"),
+        ("", "f.yaml: expected a mapping with devices, links, measured, name, source"),
         ("[]", "f.yaml: expected a mapping"),
         ("a: [", "f.yaml: not valid YAML"),
         ("a: \x00", "f.yaml: not valid YAML"),
@@ -175,6 +176,33 @@ BOTH = "devices: [{name: a, flops: 1}, {name: b, flops: 1}]\n"
             "f.yaml: links[0]: link 0 -> 1: bandwidth is -1.0, must be > 0",
         ),
         (BOTH, "f.yaml: cluster 'f': no link from 'a' to 'b'"),
+        (ONE + "measured: 3", "f.yaml: measured must be a mapping of names to tables"),
+        (ONE + "measured: {t: 3}", "f.yaml: measured['t']: must be a mapping of op classes"),
+        (ONE + "measured: {1: {}}", "f.yaml: measured[1]: the name of a table must be a text"),
+        (
+            ONE + "measured: {t: {3: 1.0}}",
+            "f.yaml: measured['t']: op class 3 must be a text",
+        ),
+        (
+            ONE + "measured: {t: {relu(4)->4: fast}}",
+            "f.yaml: measured['t']: relu(4)->4 is 'fast', must be a number",
+        ),
+        (
+            ONE + "measured: {t: {relu(4)->4: 0}}",
+            "f.yaml: measured['t']: relu(4)->4 is 0, must be seconds, finite and > 0",
+        ),
+        (
+            ONE + "measured: {t: {relu(4)->4: .inf}}",
+            "f.yaml: measured['t']: relu(4)->4 is inf, must be seconds, finite and > 0",
+        ),
+        (
+            "devices: [{name: a, flops: 1, measured: t}]",
+            "f.yaml: devices[0]: measured is 't', must name a table, and there is none",
+        ),
+        (
+            "devices: [{name: a, flops: 1, measured: t}]\nmeasured: {core: {}}",
+            "f.yaml: devices[0]: measured is 't', must name one of core",
+        ),
     ],
 )
 def test_messages(text: str, message: str) -> None:
@@ -211,7 +239,9 @@ VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(SCALARS, inner, max_size=3)
 )
 GROUP = st.dictionaries(
-    st.sampled_from(["name", "count", "kind", "flops", "efficiency", "memory", "slowdown"])
+    st.sampled_from(
+        ["name", "count", "kind", "flops", "efficiency", "memory", "slowdown", "measured"]
+    )
     | st.text(max_size=3),
     VALUES,
 )
@@ -221,7 +251,12 @@ RULE = st.dictionaries(
 )
 FILES = st.fixed_dictionaries(
     {"devices": st.lists(GROUP, max_size=3) | VALUES},
-    optional={"links": st.lists(RULE, max_size=3) | VALUES, "name": VALUES, "source": VALUES},
+    optional={
+        "links": st.lists(RULE, max_size=3) | VALUES,
+        "name": VALUES,
+        "source": VALUES,
+        "measured": st.dictionaries(SCALARS, st.dictionaries(SCALARS, SCALARS)) | VALUES,
+    },
 )
 
 
@@ -344,3 +379,43 @@ def test_accelerators_and_cpus_read_back_equal(tmp_path: Path) -> None:
     assert again.devices == cluster.devices
     assert again.links == tuple(sorted(cluster.links, key=lambda link: (link.source, link.target)))
     assert again.channel_names == cluster.channel_names
+
+
+CLASSES = st.text(min_size=1, max_size=20) | st.just('einsum(4x4)->4 equation="ab->a" dim=[0]')
+SECONDS = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
+TIMES = st.dictionaries(CLASSES, SECONDS, max_size=4)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(TIMES, min_size=1, max_size=3))
+def test_measured_times_read_back_exactly(
+    tmp_path_factory: pytest.TempPathFactory, tables: list[dict[str, float]]
+) -> None:
+    devices = tuple(Device(f"d{i}", measured=times) for i, times in enumerate(tables))
+    cluster = Cluster("measured", devices, fully_connected(len(devices)))
+    path = save_cluster(cluster, tmp_path_factory.mktemp("saved") / "c.yaml")
+    again = Cluster.load(path)
+    assert again == cluster
+    assert [device.measured for device in again.devices] == tables
+
+
+def test_equal_devices_share_one_table_of_the_file(tmp_path: Path) -> None:
+    times = {"relu(4)->4": 0.1}
+    devices = (Device("a"), Device("b", measured=times), Device("c", measured={**times}))
+    path = save_cluster(Cluster("m", devices, fully_connected(3)), tmp_path / "c.yaml")
+    data = yaml.safe_load(path.read_text())
+    assert [entry.get("measured") for entry in data["devices"]] == [None, "b", "b"]
+    assert data["measured"] == {"b": times}
+
+
+def test_a_file_without_measured_times_is_written_as_before(tmp_path: Path) -> None:
+    path = save_cluster(Cluster.uniform(2), tmp_path / "c.yaml")
+    assert "measured" not in path.read_text()
+
+
+def test_every_device_of_a_group_has_the_measured_times() -> None:
+    text = "devices: [{name: a, count: 2, flops: 1, measured: core}]\n"
+    text += "links: [{between: [a, a], bandwidth: 1}]\nmeasured: {core: {relu(4)->4: 1e-3}}"
+    cluster = parse_cluster(text, "x")
+    assert [device.measured for device in cluster.devices] == [{"relu(4)->4": 0.001}] * 2
+    assert hash(cluster.devices[0]) is not None

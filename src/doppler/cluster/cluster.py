@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from doppler.errors import ClusterError
+from doppler.messages import shown
 
 REFERENCE_FLOPS = 1e13
 REFERENCE_BANDWIDTH = 1e10
@@ -34,6 +35,9 @@ class Device:
         Seconds before an op starts to compute.
     slowdown : float
         Multiplies explicit seconds of an op; 1 on the device that they were given for.
+    measured : mapping of str to float
+        Seconds that ops of a class (:func:`doppler.graph.op_class.op_classes`) were seen to take
+        on this device, overhead included; they replace what the rates above predict.
     """
 
     name: str
@@ -43,6 +47,7 @@ class Device:
     memory: float = math.inf
     launch_overhead: float = 0.0
     slowdown: float = 1.0
+    measured: Mapping[str, float] = field(default_factory=dict, repr=False, hash=False)
 
     def __post_init__(self) -> None:
         for name in ("flops", "memory_bandwidth", "memory", "slowdown"):
@@ -56,6 +61,14 @@ class Device:
                 f"device {self.name!r}: launch_overhead is {self.launch_overhead}, "
                 "must be finite and >= 0"
             )
+        for op_class, seconds in self.measured.items():
+            if not op_class:
+                raise ClusterError(f"device {self.name!r}: measured names an empty op class")
+            if not 0 < seconds < math.inf:
+                raise ClusterError(
+                    f"device {self.name!r}: measured {shown(op_class)} is {seconds}, "
+                    "must be finite and > 0"
+                )
 
 
 @dataclass(frozen=True, slots=True)

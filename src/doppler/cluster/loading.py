@@ -14,7 +14,7 @@ import yaml
 from doppler.cluster.cluster import MAX_DEVICES, Cluster, Device, Link
 from doppler.errors import ClusterError, UnknownNameError
 from doppler.files import read_text, write_atomic
-from doppler.messages import shown_value
+from doppler.messages import shown, shown_value
 
 _DEVICE_KEYS = {
     "name",
@@ -26,10 +26,20 @@ _DEVICE_KEYS = {
     "memory",
     "launch_overhead",
     "slowdown",
+    "measured",
 }
 _LINK_KEYS = {"between", "bandwidth", "latency", "channel", "hops"}
-_TOP_KEYS = {"name", "source", "devices", "links"}
+_TOP_KEYS = {"name", "source", "devices", "links", "measured"}
 _CHANNELS = ("none", "pair", "source", "shared")
+# In C where PyYAML was built with it, ten times as fast: a table of measured times is long.
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+# An op class stands on one line, so that a table can be searched.
+_WIDTH = 10_000
+
+#: Tables of seconds by op class.
+Tables = Mapping[str, Mapping[str, float]]
 
 
 def presets() -> list[str]:
@@ -67,7 +77,8 @@ def parse_cluster(text: str, where: str) -> Cluster:
         A mapping with ``devices`` (groups with ``name`` and ``count``) and ``links`` (rules
         ``between: [group, group]``). A rule's ``channel`` is ``none`` (never contended), ``pair``
         (each ordered pair takes turns on its own), ``source`` (all that a device sends takes
-        turns) or ``shared`` (all transfers of the rule in one direction take turns).
+        turns) or ``shared`` (all transfers of the rule in one direction take turns). A group's
+        ``measured`` names a table of the top level's ``measured``: seconds by op class.
     where : str
         File or preset, for messages.
 
@@ -77,7 +88,7 @@ def parse_cluster(text: str, where: str) -> Cluster:
         On anything that is not such a mapping; the message names the key.
     """
     try:
-        data = yaml.safe_load(text)
+        data = yaml.load(text, _Loader)
     except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:
         # PyYAML lets the last four out where a scalar does not suit its tag, as in 2001-99-99.
         reason = (str(error).splitlines() or [type(error).__name__])[0]
@@ -85,7 +96,8 @@ def parse_cluster(text: str, where: str) -> Cluster:
     except RecursionError:
         raise ClusterError(f"{where}: not a cluster file (nested too deeply)") from None
     data = _mapping(data, _TOP_KEYS, where)
-    groups = _groups(data.get("devices"), where)
+    tables = _tables(data.get("measured", {}), where)
+    groups = _groups(data.get("devices"), tables, where)
     devices = tuple(device for members in groups.values() for device in members)
     try:
         links, channels = _links(data.get("links", []), groups, devices, where)
@@ -101,12 +113,19 @@ def save_cluster(cluster: Cluster, path: str | Path, source: str = "") -> Path:
     """Write a cluster as YAML, one group per device and one rule per link; reads back equal.
 
     A channel of the cluster that several links share becomes the ``shared`` channel of that name.
+    Devices with equal measured times share a table, named after the first of them.
     """
     devices = []
+    tables: dict[str, dict[str, float]] = {}
     for device in cluster.devices:
         entry: dict[str, Any] = {"name": device.name, "kind": device.kind}
         for key in ("flops", "memory_bandwidth", "memory", "launch_overhead", "slowdown"):
             entry[key] = float(getattr(device, key))
+        if device.measured:
+            times = {name: float(seconds) for name, seconds in device.measured.items()}
+            equal = (name for name, table in tables.items() if table == times)
+            entry["measured"] = next(equal, device.name)
+            tables.setdefault(entry["measured"], times)
         devices.append(entry)
     links = [
         {
@@ -118,8 +137,15 @@ def save_cluster(cluster: Cluster, path: str | Path, source: str = "") -> Path:
         }
         for link in cluster.links
     ]
-    data = {"name": cluster.name, "source": source, "devices": devices, "links": links}
-    return write_atomic(path, yaml.safe_dump(data, sort_keys=False))
+    data: dict[str, Any] = {
+        "name": cluster.name,
+        "source": source,
+        "devices": devices,
+        "links": links,
+    }
+    if tables:
+        data["measured"] = tables
+    return write_atomic(path, yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=_WIDTH))
 
 
 def _mapping(data: Any, allowed: set[str], where: str) -> dict[str, Any]:
@@ -155,7 +181,44 @@ def _number(entry: Mapping[str, Any], key: str, default: float | None, where: st
     return number
 
 
-def _groups(entries: Any, where: str) -> dict[str, list[Device]]:
+def _tables(entries: Any, where: str) -> Tables:
+    if not isinstance(entries, dict):
+        raise ClusterError(f"{where}: measured must be a mapping of names to tables")
+    tables: dict[str, dict[str, float]] = {}
+    for name, entry in entries.items():
+        here = f"{where}: measured[{shown_value(name)}]"
+        if not isinstance(name, str) or not name:
+            raise ClusterError(f"{here}: the name of a table must be a text")
+        if not isinstance(entry, dict):
+            raise ClusterError(f"{here}: must be a mapping of op classes to seconds")
+        table = tables[name] = {}
+        for op_class, value in entry.items():
+            if not isinstance(op_class, str) or not op_class:
+                raise ClusterError(f"{here}: op class {shown_value(op_class)} must be a text")
+            seconds = _number(entry, op_class, None, here)
+            if not 0 < seconds < math.inf:
+                raise ClusterError(
+                    f"{here}: {shown(op_class)} is {shown_value(value)}, "
+                    "must be seconds, finite and > 0"
+                )
+            table[op_class] = seconds
+    return tables
+
+
+def _measured(entry: Mapping[str, Any], tables: Tables, where: str) -> Mapping[str, float]:
+    """Look up the table that a group names."""
+    if "measured" not in entry:
+        return {}
+    name = entry["measured"]
+    if not isinstance(name, str) or name not in tables:
+        known = (
+            f"one of {', '.join(map(shown, tables))}" if tables else "a table, and there is none"
+        )
+        raise ClusterError(f"{where}: measured is {shown_value(name)}, must name {known}")
+    return tables[name]
+
+
+def _groups(entries: Any, tables: Tables, where: str) -> dict[str, list[Device]]:
     if not isinstance(entries, list) or not entries:
         raise ClusterError(f"{where}: devices must be a list with at least one group")
     groups: dict[str, list[Device]] = {}
@@ -176,6 +239,7 @@ def _groups(entries: Any, where: str) -> dict[str, list[Device]]:
             raise ClusterError(
                 f"{here}: count is {shown_value(count)}, at most {MAX_DEVICES} devices"
             )
+        measured = _measured(entry, tables, here)
         efficiency = _number(entry, "efficiency", 1.0, here)
         if not 0 < efficiency <= 1:
             raise ClusterError(f"{here}: efficiency is {efficiency}, must be in (0, 1]")
@@ -189,6 +253,7 @@ def _groups(entries: Any, where: str) -> dict[str, list[Device]]:
                     _number(entry, "memory", math.inf, here),
                     _number(entry, "launch_overhead", 0.0, here),
                     _number(entry, "slowdown", 1.0, here),
+                    measured,
                 )
                 for i in range(count)
             ]
