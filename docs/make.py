@@ -17,7 +17,7 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, redirect_stdout
 from importlib import import_module
 from io import StringIO
@@ -152,9 +152,16 @@ def picture(timeline: CaseTimeline) -> str:
 
 
 def option_tables() -> dict[str, str]:
-    """Lay out the arguments and options of every command, by its name."""
-    group: Any = typer.main.get_command(app)
-    return {name: _option_table(command) for name, command in group.commands.items()}
+    """Lay out the arguments and options of every command, by its name: ``place``."""
+    return dict(_option_tables(typer.main.get_command(app)))
+
+
+def _option_tables(group: Any, *parents: str) -> Iterator[tuple[str, str]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _option_tables(command, *parents, name)
+        else:
+            yield " ".join([*parents, name]), _option_table(command)
 
 
 def _option_table(command: Any) -> str:
@@ -168,7 +175,7 @@ def _option_table(command: Any) -> str:
             flag = parameter.is_flag
             name = ", ".join(parameter.opts) + ("" if flag else f" {parameter.metavar}")
         default = parameter.default
-        plain = isinstance(default, str | int | float) and not isinstance(default, bool)
+        plain = isinstance(default, str | int | float | Path) and not isinstance(default, bool)
         cells = [f"`{name}`", f"`{default}`" if plain else "", parameter.help]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines)

@@ -38,6 +38,14 @@ class ParamsError(DopplerError):
     """A parameter is unknown or out of range."""
 
 
+class RegistryError(DopplerError):
+    """A version or the history of a registry is missing, damaged, held, or not what is asked."""
+
+
+class PromotionError(DopplerError):
+    """Champion and challenger cannot be compared."""
+
+
 class UnknownNameError(DopplerError):
     """A name (method, preset, workload, ...) is not known; the message offers the nearest."""
 

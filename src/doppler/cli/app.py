@@ -13,6 +13,8 @@ from doppler.cli.convert import EXAMPLES as CONVERT_EXAMPLES
 from doppler.cli.convert import convert
 from doppler.cli.place import EXAMPLES as PLACE_EXAMPLES
 from doppler.cli.place import place
+from doppler.cli.registry import EXAMPLES as REGISTRY_EXAMPLES
+from doppler.cli.registry import commands as registry_commands
 from doppler.cli.show import EXAMPLES as SHOW_EXAMPLES
 from doppler.cli.show import show
 from doppler.cli.simulate import EXAMPLES as SIMULATE_EXAMPLES
@@ -65,3 +67,4 @@ app.command("show", epilog=_epilog(SHOW_EXAMPLES))(show)
 app.command("place", epilog=_epilog(PLACE_EXAMPLES))(place)
 app.command("simulate", epilog=_epilog(SIMULATE_EXAMPLES))(simulate)
 app.command("compare", epilog=_epilog(COMPARE_EXAMPLES))(compare)
+app.add_typer(registry_commands(), name="registry", epilog=_epilog(REGISTRY_EXAMPLES))

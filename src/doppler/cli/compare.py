@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from doppler.cli.inputs import read_problem
+from doppler.cli.inputs import find_policy, read_problem
 from doppler.cli.options import ClusterOption, GraphArgument, JsonOption, PolicyOption, SeedOption
 from doppler.cli.output import make_table, make_title, print_json, print_text, progress
 
@@ -43,9 +43,10 @@ def compare(
         from doppler.methods import METHODS
 
         names = METHODS if methods is None else tuple(name.strip() for name in methods.split(","))
+        network = find_policy(policy)
         problem = read_problem(graph, cluster)
     with progress(f"comparing {len(names)} methods", budget and budget * len(names)):
-        outcome = comparison.compare(problem, names, budget=budget, seed=seed, policy=policy)
+        outcome = comparison.compare(problem, names, budget=budget, seed=seed, policy=network)
     if json:
         print_json(_values(outcome, budget, seed))
     else:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from doppler.problem import Problem
 
 WORKLOAD = "workload:"
+CHAMPION = "champion"
 
 
 def read_graph(source: str) -> Graph:
@@ -105,6 +106,23 @@ def read_placement(path: Path, graph: Graph) -> Placement:
             f"{graph.name!r}; give that one, or place this one"
         )
     return placement
+
+
+def find_policy(policy: str) -> str | Path:
+    """Turn ``champion`` into the policy file of the champion of ``models/registry``.
+
+    Any other name is left to whoever loads the policy.
+
+    Raises
+    ------
+    RegistryError
+        If there is no champion, or its file is damaged.
+    """
+    if policy != CHAMPION:
+        return policy
+    from doppler.registry import POLICY, Registry
+
+    return Registry().require_champion().path(POLICY)
 
 
 def check_output(path: Path | None) -> None:

@@ -28,7 +28,9 @@ ClusterOption = Annotated[
 PolicyOption = Annotated[
     str,
     typer.Option(
-        "--policy", metavar="P", help="Policy file of the learned method, or 'pretrained'."
+        "--policy",
+        metavar="P",
+        help="Policy file of the learned method, 'pretrained', or 'champion' of models/registry.",
     ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="Seed, at least 0.")]

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from doppler.cli.inputs import check_output, read_problem
+from doppler.cli.inputs import check_output, find_policy, read_problem
 from doppler.cli.options import (
     ClusterOption,
     GraphArgument,
@@ -44,11 +44,12 @@ def place(
     """Place a graph on a cluster, with a trained policy or a heuristic."""
     check_output(output)
     with progress("loading"):
+        network = find_policy(policy)
         problem = read_problem(graph, cluster)
         from doppler import methods
         from doppler.simulator import simulate
     with progress(f"placing with {method}", budget):
-        placement = methods.place(problem, method, policy, budget, seed, runtime=runtime)
+        placement = methods.place(problem, method, network, budget, seed, runtime=runtime)
     result = simulate(problem, placement, runtime=runtime)
     if output is not None:
         placement.save(output)

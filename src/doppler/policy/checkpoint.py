@@ -59,7 +59,7 @@ def load_policy(path: str | Path) -> DualPolicy:
         If the file is missing, corrupt, not a policy, of another version or of another feature
         set than this Doppler computes.
     """
-    source = _path(path)
+    source = policy_path(path)
     header = read_header(source)
     for key, known in (("node_features", NODE_FEATURES), ("device_features", DEVICE_FEATURES)):
         if header.get(key) != list(known):
@@ -101,7 +101,7 @@ def read_header(path: str | Path) -> dict[str, Any]:
     CheckpointError
         As :func:`load_policy`.
     """
-    source = _path(path)
+    source = policy_path(path)
     if not source.exists():
         raise CheckpointError(f"{source}: no such policy file; give its path, or {PRETRAINED!r}")
     if source.is_dir():
@@ -145,7 +145,8 @@ def _describe(tensor: torch.Tensor | None) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
-def _path(path: str | Path) -> Path:
+def policy_path(path: str | Path) -> Path:
+    """Return the path of a policy file, that of the package for ``"pretrained"``."""
     if str(path) == PRETRAINED:
         return Path(str(resources.files("doppler.policy") / "pretrained.safetensors"))
     return Path(path)
