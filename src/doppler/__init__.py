@@ -7,21 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from doppler.cluster import Cluster, Device, Link
+    from doppler.engine import Engine, execute
     from doppler.graph import Graph, workloads
     from doppler.graph.formats import load_graph, save_graph
     from doppler.methods import place
     from doppler.placement import Placement
     from doppler.problem import Problem
-    from doppler.simulator import Trace, simulate, simulate_many
+    from doppler.simulator import simulate, simulate_many
+    from doppler.trace import Trace
 
 __all__ = [
     "Cluster",
     "Device",
+    "Engine",
     "Graph",
     "Link",
     "Placement",
     "Problem",
     "Trace",
+    "execute",
     "load_graph",
     "place",
     "save_graph",
@@ -35,11 +39,13 @@ __version__ = "0.1.0"
 _HOMES = {
     "Cluster": "doppler.cluster",
     "Device": "doppler.cluster",
+    "Engine": "doppler.engine",
     "Graph": "doppler.graph",
     "Link": "doppler.cluster",
     "Placement": "doppler.placement",
     "Problem": "doppler.problem",
-    "Trace": "doppler.simulator",
+    "Trace": "doppler.trace",
+    "execute": "doppler.engine",
     "load_graph": "doppler.graph.formats",
     "place": "doppler.methods",
     "save_graph": "doppler.graph.formats",
@@ -48,6 +54,7 @@ _HOMES = {
 }
 _MODULES = {
     "cluster": "doppler.cluster",
+    "engine": "doppler.engine",
     "errors": "doppler.errors",
     "evaluation": "doppler.evaluation",
     "graph": "doppler.graph",

@@ -58,3 +58,44 @@ class UnknownNameError(DopplerError):
         near = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? " if near else ""
         return f"unknown {what} {name!r}: {hint}known are {', '.join(choices)}"
+
+
+class EngineError(DopplerError):
+    """A graph could not be run on real devices.
+
+    Attributes
+    ----------
+    op : int or None
+        The op at fault, if there is one.
+    device : str or None
+        Name of the device at fault.
+    """
+
+    def __init__(self, message: str, op: int | None = None, device: str | None = None) -> None:
+        # All arguments, so that the error can be sent to another process.
+        super().__init__(message, op, device)
+        self.op = op
+        self.device = device
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class OpError(EngineError):
+    """An op failed on its device."""
+
+
+class TransferError(EngineError):
+    """The output of an op could not be brought to another device."""
+
+
+class RunTimeoutError(EngineError):
+    """A run took longer than it may; names what it was waiting for."""
+
+
+class DeviceLostError(EngineError):
+    """A device does not answer any more."""
+
+
+class DeviceMemoryError(EngineError):
+    """A device has too little memory for what was placed on it."""

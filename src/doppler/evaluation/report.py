@@ -17,7 +17,7 @@ from doppler.errors import DopplerError
 from doppler.evaluation.curves import Curve, curves_svg, group_curves, load_curves
 from doppler.evaluation.results import CaseResult, load_results
 from doppler.files import read_text, write_atomic
-from doppler.simulator.trace import Trace
+from doppler.trace import Trace
 from doppler.viewer.chrome import from_chrome, to_chrome
 from doppler.viewer.labels import Labels
 from doppler.viewer.page import render

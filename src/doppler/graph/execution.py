@@ -21,52 +21,59 @@ Function = Callable[[Sequence["Tensor"], Attributes], "Tensor"]
 
 
 def run_op(spec: OpSpec, inputs: Sequence[Tensor]) -> Tensor:
-    """Compute one op.
+    """Compute one op; see :func:`compile_op`."""
+    return compile_op(spec)(inputs)
+
+
+def compile_op(spec: OpSpec) -> Callable[[Sequence[Tensor]], Tensor]:
+    """Look up once what an op computes.
 
     Parameters
     ----------
     spec : OpSpec
         What to compute. The attribute ``"views"``, if any, holds a shape (or None) for each
         input, to which it is reshaped first.
-    inputs : sequence of Tensor
-        One for each of ``spec.inputs``, in order.
 
     Returns
     -------
-    Tensor, shape ``spec.shape``
-        A tensor that shares no memory with the inputs.
+    callable
+        Takes one tensor for each of ``spec.inputs``, in order, and returns a tensor of shape
+        ``spec.shape`` that shares no memory with them. It raises GraphError if the spec's
+        attributes or the number of inputs do not suit the function, or the result has another
+        shape than the spec says; and RuntimeError, from torch, if it cannot compute the op:
+        shapes that do not match, or too little memory.
 
     Raises
     ------
     UnknownNameError
         If no function has the name.
-    GraphError
-        If the spec's attributes or the number of inputs do not suit the function, or the result
-        has another shape than the spec says.
-    RuntimeError
-        From torch, if it cannot compute the op: shapes that do not match, or too little memory.
     """
     function = FUNCTIONS.get(spec.function)
     if function is None:
         raise UnknownNameError("function of an op", spec.function, FUNCTIONS)
-    views = spec.attributes.get("views")
-    if views is not None:
-        inputs = [
-            tensor if view is None else tensor.reshape(view)
-            for tensor, view in zip(inputs, views, strict=True)
-        ]
-    try:
-        result = function(inputs, spec.attributes)
-    except KeyError as error:
-        raise GraphError(f"{spec.function} lacks the attribute {error}") from error
-    except (IndexError, TypeError, ValueError) as error:
-        raise GraphError(f"{spec.function} failed: {error}") from error
-    if tuple(result.shape) != tuple(spec.shape):
-        raise GraphError(
-            f"{spec.function} gave a result of shape {tuple(result.shape)}, "
-            f"the spec says {tuple(spec.shape)}"
-        )
-    return result
+    attributes, shape = spec.attributes, tuple(spec.shape)
+    views = attributes.get("views")
+
+    def compute(inputs: Sequence[Tensor]) -> Tensor:
+        if views is not None:
+            inputs = [
+                tensor if view is None else tensor.reshape(view)
+                for tensor, view in zip(inputs, views, strict=True)
+            ]
+        try:
+            result = function(inputs, attributes)
+        except KeyError as error:
+            raise GraphError(f"{spec.function} lacks the attribute {error}") from error
+        except (IndexError, TypeError, ValueError) as error:
+            raise GraphError(f"{spec.function} failed: {error}") from error
+        if result.shape != shape:
+            raise GraphError(
+                f"{spec.function} gave a result of shape {tuple(result.shape)}, "
+                f"the spec says {shape}"
+            )
+        return result
+
+    return compute
 
 
 def read_tile(tensors: Mapping[str, Tensor], tile: Tile) -> Tensor:

@@ -7,7 +7,7 @@ from doppler.simulator.simulate import (
     simulate,
     simulate_many,
 )
-from doppler.simulator.trace import Trace
+from doppler.trace import Trace
 
 __all__ = [
     "Result",

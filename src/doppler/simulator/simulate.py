@@ -15,7 +15,7 @@ from doppler.placement import Placement
 from doppler.problem import Problem
 from doppler.simulator.kernel import make_workspace, run, run_many
 from doppler.simulator.memory import peak_memory
-from doppler.simulator.trace import Trace
+from doppler.trace import Trace
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]

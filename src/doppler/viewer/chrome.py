@@ -16,7 +16,7 @@ import numpy as np
 
 from doppler.errors import DopplerError
 from doppler.files import read_text
-from doppler.simulator.trace import Trace
+from doppler.trace import Trace
 from doppler.viewer.labels import Labels, OpLabels, check_ops
 from doppler.viewer.lanes import link_lanes
 

@@ -12,7 +12,7 @@ from doppler.errors import DopplerError
 from doppler.problem import Problem
 
 if TYPE_CHECKING:
-    from doppler.simulator.trace import Trace
+    from doppler.trace import Trace
 
 
 class Labels(Protocol):

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from doppler.graph import Graph
 from doppler.problem import Problem
-from doppler.simulator.trace import Trace
+from doppler.trace import Trace
 from doppler.viewer.labels import Labels, check_ops, labels_of, printable
 from doppler.viewer.lanes import Lane, device_lanes, link_lanes
 from doppler.viewer.units import (

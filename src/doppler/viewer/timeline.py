@@ -7,7 +7,7 @@ from typing import Any
 
 from doppler.errors import DopplerError
 from doppler.problem import Problem
-from doppler.simulator.trace import Trace
+from doppler.trace import Trace
 from doppler.viewer.labels import Labels, check_ops, labels_of
 from doppler.viewer.lanes import Lane, device_lanes, link_lanes
 from doppler.viewer.page import embed_json, numbers, render

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from doppler.problem import Problem
-from doppler.simulator.trace import Trace
+from doppler.trace import Trace
 from doppler.viewer.labels import Labels, check_ops, labels_of
 from doppler.viewer.lanes import Lane, device_lanes, link_lanes
 from doppler.viewer.palette import TRANSFER, categorise

@@ -1,0 +1,198 @@
+"""Devices that are worker threads of this process, each with memory of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from doppler.engine.backend import Times
+from doppler.engine.plan import Plan
+from doppler.engine.residency import Program, Residency
+from doppler.errors import DeviceMemoryError, EngineError
+from doppler.graph import Graph
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_NANO = 1e-9
+
+
+class CpuBackend:
+    """Devices that compute on the cores of this machine.
+
+    A device is a worker thread; what one device computes another sees only after a real copy.
+
+    Parameters
+    ----------
+    n_devices : int
+    threads : int
+        Torch threads of each device. Devices times threads should not exceed the cores.
+    memory : float
+        Bytes that each device may hold.
+
+    Raises
+    ------
+    EngineError
+        If a number is out of range.
+    """
+
+    name = "cpu"
+
+    def __init__(self, n_devices: int = 2, *, threads: int = 1, memory: float = math.inf) -> None:
+        if n_devices < 1 or threads < 1 or not memory > 0:
+            raise EngineError(
+                f"cpu backend: {n_devices} devices of {threads} threads and {memory} B; "
+                "every number must be above 0"
+            )
+        self.device_names = tuple(f"cpu{device}" for device in range(n_devices))
+        self.memory = (float(memory),) * n_devices
+        self.threads = threads
+
+    def open(self, graph: Graph, tensors: Mapping[str, Tensor] | None, seed: int) -> CpuWorkspace:
+        """Compile the ops of a graph."""
+        return CpuWorkspace(self, Program(graph, tensors, seed))
+
+    def fault(self, error: BaseException) -> type[EngineError] | None:
+        """Recognise what torch says when an allocation fails."""
+        if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
+            return DeviceMemoryError
+        return None
+
+
+class CpuWorkspace:
+    """A graph on CPU devices."""
+
+    def __init__(self, backend: CpuBackend, program: Program) -> None:
+        self._backend = backend
+        self._program = program
+        self._residency = Residency(program, backend.device_names, backend.memory, self._place)
+
+    def start(self, plan: Plan) -> CpuSession:
+        """Place the tiles that the plan reads."""
+        return CpuSession(self._backend, self._program, *self._residency.arrange(plan))
+
+    def close(self) -> None:
+        """Give the memory of the tiles back."""
+        self._residency.clear()
+
+    def _place(self, tensor: Tensor, device: int) -> Tensor:
+        import torch
+
+        try:
+            return tensor.detach().clone(memory_format=torch.contiguous_format)
+        except (MemoryError, RuntimeError) as error:
+            if self._backend.fault(error) is None:
+                raise
+            raise DeviceMemoryError(str(error).split("\n")[0]) from error
+
+
+class CpuSession:
+    """One run on CPU devices; see :class:`doppler.engine.backend.Session`."""
+
+    def __init__(
+        self,
+        backend: CpuBackend,
+        program: Program,
+        held: list[dict[int, Tensor]],
+        resident: list[float],
+    ) -> None:
+        import torch
+
+        n_ops = program.graph.n_ops
+        self.held = held
+        self.resident = resident
+        self.sizes = program.sizes
+        self.depth = [1] * len(held)
+        self._threads = backend.threads
+        self._outputs = program.graph.outputs
+        self._functions = program.functions
+        self._sources = program.sources
+        self._start = [0] * n_ops
+        self._end = [0] * n_ops
+        self._sent: list[tuple[int, int, int, int, int]] = []
+        self._zero = 0
+        # A new thread takes the number that was set last, in whatever thread; put that right.
+        self._usual_threads = torch.get_num_threads()
+
+    @contextmanager
+    def on_device(self, device: int) -> Iterator[None]:
+        """Give the thread its share of the cores."""
+        import torch
+
+        torch.set_num_threads(self._threads)
+        with torch.no_grad():
+            yield
+
+    @contextmanager
+    def on_link(self, source: int, target: int) -> Iterator[None]:
+        """Copy in one thread."""
+        import torch
+
+        torch.set_num_threads(1)
+        with torch.no_grad():
+            yield
+
+    def lane(self, source: int, target: int) -> tuple[int, int]:
+        """Every link has its own copier."""
+        return source, target
+
+    def begin(self) -> None:
+        """Start the clock."""
+        import torch
+
+        torch.set_num_threads(self._usual_threads)
+        self._zero = perf_counter_ns()
+
+    def launch(self, op: int, device: int) -> Tensor:
+        """Compute an op."""
+        self._start[op] = perf_counter_ns()
+        held = self.held[device]
+        value = self._functions[op]([held[source] for source in self._sources[op]])
+        self._end[op] = perf_counter_ns()
+        return value
+
+    def wait(self, op: int, device: int, value: Tensor) -> None:
+        """Do nothing: a launched op has ended."""
+
+    def request(self, op: int, source: int, target: int) -> float:
+        """Let the copier come to it."""
+        return 0.0
+
+    def copy(self, op: int, source: int, target: int, value: Tensor) -> Tensor:
+        """Copy a tensor to another device's memory."""
+        start = perf_counter_ns()
+        copied = value.clone()
+        self._sent.append((op, source, target, start, perf_counter_ns()))
+        return copied
+
+    def abort(self) -> None:
+        """Do nothing: what computes cannot be stopped."""
+
+    def close(self) -> None:
+        """Drop the tensors of the run."""
+        for held in self.held:
+            held.clear()
+
+    def times(self) -> Times:
+        """Seconds since the start."""
+        zero = self._zero
+        start, end = np.array(self._start, np.int64), np.array(self._end, np.int64)
+        return Times(
+            np.asarray((start - zero) * _NANO, np.float64),
+            np.asarray((end - zero) * _NANO, np.float64),
+            [
+                (op, source, target, -1, (start - zero) * _NANO, (end - zero) * _NANO)
+                for op, source, target, start, end in self._sent
+            ],
+        )
+
+    def results(self) -> dict[int, Tensor]:
+        """Find the outputs of the ops that hold results."""
+        return {
+            op: next(held[op] for held in self.held if op in held) for op in sorted(self._outputs)
+        }

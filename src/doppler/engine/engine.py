@@ -1,0 +1,232 @@
+"""Run a graph on real devices, once or again and again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from doppler.engine.backend import Backend, Times, Workspace
+from doppler.engine.executor import Run
+from doppler.engine.plan import Neighbours, Plan, check_placement, make_plan
+from doppler.engine.promptness import prompt_switches
+from doppler.errors import EngineError, UnknownNameError
+from doppler.graph import Graph
+from doppler.placement import Placement
+from doppler.trace import Trace
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Execution:
+    """Outcome of one measured run.
+
+    Attributes
+    ----------
+    makespan : float
+        Seconds from the start of the run to the end of the last op.
+    trace : Trace
+        Its label is the backend's name.
+    outputs : dict of int to Tensor
+        Outputs of the ops in ``graph.outputs``, each on its device; empty where no tensors are
+        computed.
+    peak_memory : float64 array, shape [devices]
+        Most bytes of inputs, parameters and outputs that each device held at any time.
+    backend : str
+        Name of the backend.
+    """
+
+    makespan: float
+    trace: Trace
+    outputs: dict[int, Tensor]
+    peak_memory: FloatArray
+    backend: str
+
+
+class Engine:
+    """A graph on the devices of a backend, ready to run under one placement after another.
+
+    What the ops compute is looked up once, and the inputs and parameters that a placement brings
+    to a device stay there for the next. Close the engine, or use it as a context manager, to give
+    their memory back. Runs of several threads take turns.
+
+    Parameters
+    ----------
+    graph : Graph
+    backend : Backend
+    tensors : mapping of str to Tensor, optional
+        Whole inputs and parameters; by default synthetic ones, made from ``seed``.
+    seed : int
+        Of the synthetic tensors.
+
+    Raises
+    ------
+    DopplerError
+        If the graph cannot run on the backend.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        backend: Backend,
+        *,
+        tensors: Mapping[str, Tensor] | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.graph = graph
+        self.backend = backend
+        self._edges = Neighbours(graph)
+        self._workspace: Workspace | None = backend.open(graph, tensors, seed)
+        self._turn = threading.Lock()
+
+    def run(
+        self, placement: Placement, *, runtime: str = "priority", timeout: float | None = None
+    ) -> Execution:
+        """Run the graph once.
+
+        Parameters
+        ----------
+        placement : Placement
+        runtime : {"priority", "fifo"}
+            Whether ready ops go by the placement's priority, or first ready, first run.
+        timeout : float, optional
+            Seconds after which the run is given up.
+
+        Returns
+        -------
+        Execution
+
+        Raises
+        ------
+        PlacementError
+            If the placement does not suit the graph and the devices.
+        EngineError
+            If an op or a transfer fails, memory does not suffice, a device is lost or the time is
+            up: OpError, TransferError, DeviceMemoryError, DeviceLostError, RunTimeoutError. The
+            message names the op and the device. The engine can be used again.
+        """
+        check_placement(self.graph, placement, self.backend.device_names)
+        if timeout is not None and not 0 < timeout <= threading.TIMEOUT_MAX:
+            raise EngineError(f"timeout is {timeout} s, must be above 0")
+        plan = make_plan(self._edges, placement, runtime)
+        with self._turn:
+            if self._workspace is None:
+                raise EngineError(f"{self.graph.name}: the engine is closed; make another")
+            session = self._workspace.start(plan)
+            try:
+                run = Run(self.graph, self.backend, session, plan)
+                with prompt_switches():
+                    run.execute(timeout)
+                trace = _trace(session.times(), plan, self.backend)
+                outputs = session.results()
+            finally:
+                session.close()
+        return Execution(trace.makespan, trace, outputs, np.array(run.peak), self.backend.name)
+
+    def close(self) -> None:
+        """Give the memory on the devices back; the engine cannot run any more."""
+        with self._turn:
+            if self._workspace is not None:
+                self._workspace.close()
+                self._workspace = None
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def execute(
+    graph: Graph,
+    placement: Placement,
+    backend: Backend | str,
+    *,
+    tensors: Mapping[str, Tensor] | None = None,
+    seed: int = 0,
+    runtime: str = "priority",
+    timeout: float | None = None,
+) -> Execution:
+    """Run a graph once on real devices.
+
+    Parameters
+    ----------
+    graph : Graph
+    placement : Placement
+    backend : Backend or {"cpu", "cuda"}
+        A name stands for as many devices as the placement names.
+    tensors : mapping of str to Tensor, optional
+        Whole inputs and parameters; by default synthetic ones, made from ``seed``.
+    seed : int
+        Of the synthetic tensors.
+    runtime : {"priority", "fifo"}
+        Whether ready ops go by the placement's priority, or first ready, first run.
+    timeout : float, optional
+        Seconds after which the run is given up.
+
+    Returns
+    -------
+    Execution
+
+    Raises
+    ------
+    DopplerError
+        As :class:`Engine` and :meth:`Engine.run`.
+    """
+    if isinstance(backend, str):
+        backend = make_backend(backend, int(placement.devices.max()) + 1)
+    with Engine(graph, backend, tensors=tensors, seed=seed) as engine:
+        return engine.run(placement, runtime=runtime, timeout=timeout)
+
+
+def make_backend(name: str, n_devices: int) -> Backend:
+    """Make a backend of as many devices as are needed.
+
+    Raises
+    ------
+    UnknownNameError
+        If it is not known by its name alone.
+    EngineError
+        If this machine does not have it.
+    """
+    from doppler.engine.cpu import CpuBackend
+
+    if name == "cpu":
+        return CpuBackend(n_devices)
+    raise UnknownNameError("backend", name, ("cpu", "cuda"))
+
+
+def _trace(times: Times, plan: Plan, backend: Backend) -> Trace:
+    # Of what starts at one instant, that which takes no time came first.
+    order = np.lexsort((times.end, times.start)).astype(np.int32)
+    sent = sorted(times.sent, key=lambda transfer: transfer[4:])
+    names = np.array([transfer[:4] for transfer in sent], np.int32).reshape(-1, 4)
+    moments = np.array([transfer[4:] for transfer in sent], np.float64).reshape(-1, 2)
+    return Trace(
+        op=order,
+        device=np.array(plan.devices, np.int32)[order],
+        start=times.start[order],
+        end=times.end[order],
+        transfer_op=names[:, 0].copy(),
+        transfer_source=names[:, 1].copy(),
+        transfer_target=names[:, 2].copy(),
+        transfer_start=moments[:, 0].copy(),
+        transfer_end=moments[:, 1].copy(),
+        transfer_channel=names[:, 3].copy(),
+        device_names=backend.device_names,
+        label=backend.name,
+    )

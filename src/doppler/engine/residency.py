@@ -1,0 +1,169 @@
+"""Executable graphs on devices: compiled ops, and the tiles of inputs and parameters they read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from doppler.engine.plan import Plan
+from doppler.errors import DeviceMemoryError, EngineError
+from doppler.graph import Graph
+from doppler.graph.execution import compile_op, make_tensors, read_tile
+from doppler.graph.spec import Tile
+from doppler.messages import shown
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Program:
+    """The ops of a graph, compiled, and the whole tensors that they read tiles of.
+
+    Attributes
+    ----------
+    functions : list of callable, length ops
+    sources : list of tuple of int, length ops
+        What each op reads: the id of an op, or -1 - index of a tile.
+    tiles : list of Tile
+    sizes : list of float, length ops
+        Bytes of each output.
+
+    Raises
+    ------
+    EngineError
+        If the graph has no executable ops, or a tensor is missing or has another shape.
+    """
+
+    def __init__(self, graph: Graph, tensors: Mapping[str, Tensor] | None, seed: int) -> None:
+        where = graph.source or graph.name
+        if graph.specs is None:
+            raise EngineError(
+                f"{where}: the graph has no executable ops; make it with doppler.workloads, or "
+                "use the emulated backend"
+            )
+        self.graph = graph
+        self.tensors = dict(make_tensors(graph, seed) if tensors is None else tensors)
+        for name, spec in graph.tensors.items():
+            if name not in self.tensors:
+                raise EngineError(f"{where}: tensor {shown(name)!r} is not among the tensors given")
+            shape = tuple(self.tensors[name].shape)
+            if shape != tuple(spec.shape):
+                raise EngineError(
+                    f"{where}: tensor {shown(name)!r} has shape {shape}, the graph says "
+                    f"{tuple(spec.shape)}"
+                )
+        width = max((tensor.element_size() for tensor in self.tensors.values()), default=4)
+        self.functions: list[Callable[[Sequence[Tensor]], Tensor]] = []
+        self.sources: list[tuple[int, ...]] = []
+        numbers: dict[Tile, int] = {}
+        for op_spec in graph.specs:
+            self.functions.append(compile_op(op_spec))
+            self.sources.append(
+                tuple(
+                    -1 - numbers.setdefault(source, len(numbers))
+                    if isinstance(source, Tile)
+                    else source
+                    for source in op_spec.inputs
+                )
+            )
+        self.sizes = [float(math.prod(spec.shape) * width) for spec in graph.specs]
+        self.tiles = list(numbers)
+
+
+class Residency:
+    """Tiles on devices, kept between runs.
+
+    Parameters
+    ----------
+    program : Program
+    device_names : tuple of str
+    memory : tuple of float
+        Bytes of each device.
+    place : callable
+        Copies a tensor to a device.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        device_names: tuple[str, ...],
+        memory: tuple[float, ...],
+        place: Callable[[Tensor, int], Tensor],
+    ) -> None:
+        self._program = program
+        self._names = device_names
+        self._memory = memory
+        self._place = place
+        self._placed: list[dict[int, Tensor]] = [{} for _ in device_names]
+
+    def arrange(self, plan: Plan) -> tuple[list[dict[int, Tensor]], list[float]]:
+        """Bring to every device what its ops read.
+
+        Returns
+        -------
+        held : list of dict, length devices
+            Tiles of the plan by their key in ``Program.sources``.
+        resident : list of float, length devices
+            Their bytes.
+
+        Raises
+        ------
+        DeviceMemoryError
+            If they do not fit; nothing that other plans left there counts.
+        """
+        readers: list[dict[int, int]] = [{} for _ in self._names]
+        for op, (device, sources) in enumerate(
+            zip(plan.devices, self._program.sources, strict=True)
+        ):
+            for source in sources:
+                if source < 0:
+                    readers[device].setdefault(source, op)
+        held = [self._arrange(device, needed) for device, needed in enumerate(readers)]
+        resident = [float(sum(map(_bytes, tiles.values()))) for tiles in held]
+        return held, resident
+
+    def clear(self) -> None:
+        """Forget all tiles."""
+        self._placed = [{} for _ in self._names]
+
+    def _arrange(self, device: int, readers: dict[int, int]) -> dict[int, Tensor]:
+        placed, program = self._placed[device], self._program
+        new = [key for key in readers if key not in placed]
+        views = {key: read_tile(program.tensors, program.tiles[-1 - key]) for key in new}
+        limit = self._memory[device]
+        if sum(map(_bytes, placed.values())) + sum(map(_bytes, views.values())) > limit:
+            self._forget(device, readers)
+        total = sum(map(_bytes, placed.values()))
+        for key, view in views.items():
+            total += _bytes(view)
+            if total > limit:
+                raise self._too_much(device, readers[key], f"its {limit:.0f} B are not enough")
+            try:
+                placed[key] = self._place(view, device)
+            except DeviceMemoryError:
+                self._forget(device, readers)
+                try:
+                    placed[key] = self._place(view, device)
+                except DeviceMemoryError as error:
+                    raise self._too_much(device, readers[key], str(error)) from error
+        return {key: placed[key] for key in readers}
+
+    def _forget(self, device: int, readers: dict[int, int]) -> None:
+        """Free the tiles that only other plans need."""
+        placed = self._placed[device]
+        for key in [key for key in placed if key not in readers]:
+            del placed[key]
+
+    def _too_much(self, device: int, op: int, why: str) -> DeviceMemoryError:
+        graph = self._program.graph
+        return DeviceMemoryError(
+            f"{graph.name}: op {op} ({shown(graph.names[op])}) on device "
+            f"{self._names[device]!r}: the inputs and parameters do not fit: {why}",
+            op,
+            self._names[device],
+        )
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
