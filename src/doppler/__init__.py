@@ -63,6 +63,7 @@ _MODULES = {
     "placement": "doppler.placement",
     "policy": "doppler.policy",
     "problem": "doppler.problem",
+    "profiling": "doppler.profiling",
     "simulator": "doppler.simulator",
     "training": "doppler.training",
     "viewer": "doppler.viewer",

@@ -13,6 +13,8 @@ from doppler.cli.convert import EXAMPLES as CONVERT_EXAMPLES
 from doppler.cli.convert import convert
 from doppler.cli.place import EXAMPLES as PLACE_EXAMPLES
 from doppler.cli.place import place
+from doppler.cli.profile import EXAMPLES as PROFILE_EXAMPLES
+from doppler.cli.profile import profile
 from doppler.cli.registry import EXAMPLES as REGISTRY_EXAMPLES
 from doppler.cli.registry import commands as registry_commands
 from doppler.cli.show import EXAMPLES as SHOW_EXAMPLES
@@ -68,3 +70,4 @@ app.command("place", epilog=_epilog(PLACE_EXAMPLES))(place)
 app.command("simulate", epilog=_epilog(SIMULATE_EXAMPLES))(simulate)
 app.command("compare", epilog=_epilog(COMPARE_EXAMPLES))(compare)
 app.add_typer(registry_commands(), name="registry", epilog=_epilog(REGISTRY_EXAMPLES))
+app.command("profile", epilog=_epilog(PROFILE_EXAMPLES))(profile)

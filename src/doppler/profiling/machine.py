@@ -1,0 +1,111 @@
+"""What the system says about the machine: devices of torch, memory, processor."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+from doppler.cluster.cluster import MAX_DEVICES
+from doppler.cores import cores
+from doppler.errors import ClusterError, UnknownNameError
+
+BACKENDS = ("cpu", "cuda")
+
+
+def find_devices(backend: str, count: int | None) -> tuple[str, ...]:
+    """List the devices of a backend, by the names that torch gives them.
+
+    Parameters
+    ----------
+    backend : {"cpu", "cuda"}
+    count : int, optional
+        How many. Of ``cpu`` by default two, each a thread; of ``cuda`` every GPU and the CPU
+        beside them.
+
+    Raises
+    ------
+    UnknownNameError
+        On another backend.
+    ClusterError
+        If there are not so many devices, or no GPU.
+    """
+    if backend not in BACKENDS:
+        raise UnknownNameError("backend", backend, BACKENDS)
+    if count is not None and not 1 <= count <= MAX_DEVICES:
+        raise ClusterError(f"{backend}: {count} devices, must be from 1 to {MAX_DEVICES}")
+    if backend == "cpu":
+        return ("cpu",) * (2 if count is None else count)
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ClusterError("cuda: torch finds no GPU on this machine; use the backend cpu")
+    gpus = tuple(f"cuda:{index}" for index in range(torch.cuda.device_count()))
+    found = (*gpus, "cpu")
+    if count is not None and count > len(found):
+        raise ClusterError(f"cuda: {count} devices, but there are {len(gpus)} GPUs and the CPU")
+    return found if count is None else found[:count]
+
+
+def memory_of(devices: Sequence[str]) -> list[float]:
+    """Bytes of each device; CPU devices share what the machine has equally."""
+    import torch
+
+    shared = _system_memory() / max(1, sum(device == "cpu" for device in devices))
+    return [
+        shared if device == "cpu" else float(torch.cuda.get_device_properties(device).total_memory)
+        for device in devices
+    ]
+
+
+def free_memory_of(devices: Sequence[str]) -> list[float]:
+    """Bytes of each device that nothing uses now."""
+    import torch
+
+    shared = _available_memory() / max(1, sum(device == "cpu" for device in devices))
+    return [
+        shared if device == "cpu" else float(torch.cuda.mem_get_info(device)[0])
+        for device in devices
+    ]
+
+
+def describe(devices: Sequence[str]) -> str:
+    """Name the system, its processor and GPUs, and the versions that matter."""
+    import torch
+
+    gpus = sorted({torch.cuda.get_device_name(d) for d in devices if d.startswith("cuda")})
+    hardware = ", ".join([_processor(), f"{cores()} cores", *gpus])
+    return (
+        f"{platform.system()} {platform.release()} on {hardware}; "
+        f"Python {platform.python_version()}, torch {torch.__version__}"
+    )
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _system_memory() -> float:
+    installed = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    # A container may have been given less than the machine has.
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            installed = min(installed, float(Path("/sys/fs/cgroup", name).read_text("utf-8")))
+        except (OSError, ValueError):
+            continue
+    return installed
+
+
+def _available_memory() -> float:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+        kilobytes = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+        return min(_system_memory(), float(kilobytes) * 1024)
+    except (OSError, StopIteration, IndexError, ValueError):
+        return _system_memory() / 2

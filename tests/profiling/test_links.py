@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from doppler.profiling.links import SIZES, fit_line, measure_link
+from doppler.profiling.workers import Workers
+
+
+@given(st.floats(1e-7, 1e-3), st.floats(1e6, 1e12))
+def test_a_line_is_found_again(latency: float, bandwidth: float) -> None:
+    seconds = [latency + size / bandwidth for size in SIZES]
+    found = fit_line(SIZES, seconds)
+    fitted = [found[0] + size / found[1] for size in SIZES]
+    assert fitted == pytest.approx(seconds, rel=1e-6)
+
+
+def test_neither_is_ever_negative() -> None:
+    # Times that grow faster than the size, or shrink.
+    latency, bandwidth = fit_line([1, 10, 100], [1.0, 20.0, 400.0])
+    assert latency == 0.0
+    assert 0 < bandwidth < math.inf
+    assert fit_line([1, 10], [1.0, 0.5])[1] == math.inf
+
+
+def test_a_link_of_this_machine() -> None:
+    with Workers(("cpu", "cpu")) as workers:
+        link = measure_link(workers, 0, 1, repeats=1)
+    assert set(link.copies) == set(SIZES)
+    assert 0 <= link.latency < 1
+    assert link.bandwidth > 0
