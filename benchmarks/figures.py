@@ -1,14 +1,98 @@
-"""What the benchmarks share: the sizes that they grow through, and their command line."""
+"""What the benchmarks share: sizes to grow through, bars, the machine, and the command line."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
-from typing import Any
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import doppler
 
 # Whole Llama layers of 1,024 ops each: the graph grows in length, its ops keep their degree.
 LAYERS = (1, 3, 10, 30, 98, 293)
+
+
+class Bar(NamedTuple):
+    """What a figure is held against.
+
+    Attributes
+    ----------
+    key : str
+        Of the figure.
+    meaning : str
+    at_least : bool
+        Whether more is better.
+    value : float
+    """
+
+    key: str
+    meaning: str
+    at_least: bool
+    value: float
+
+    def cleared(self, figure: float) -> bool:
+        """Say whether a figure is good enough."""
+        return figure >= self.value if self.at_least else figure <= self.value
+
+
+def machine(packages: Sequence[str]) -> dict[str, Any]:
+    """Describe where and with what the figures are taken; the load is that before the run.
+
+    Parameters
+    ----------
+    packages : sequence of str
+        Whose versions to name.
+    """
+    return {
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+        "python": platform.python_version(),
+        "versions": {"doppler": doppler.__version__} | {name: version(name) for name in packages},
+    }
+
+
+def processor() -> str:
+    """Name the processor, as well as the system knows it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def verdicts(bars: Sequence[Bar], figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Give every bar, and whether its figure clears it, by the key of the figure."""
+    return {
+        bar.key: {
+            "at_least" if bar.at_least else "at_most": bar.value,
+            "pass": bar.cleared(figures[bar.key]),
+        }
+        for bar in bars
+    }
+
+
+def table(bars: Sequence[Bar], figures: Mapping[str, Any]) -> str:
+    """Lay out every figure that is held against a bar, then the other single ones."""
+    lines = [f"{'figure':24} {'value':>12} {'bar':>9}             what"]
+    for bar in bars:
+        figure = figures[bar.key]
+        verdict = "pass" if bar.cleared(figure) else "falls short"
+        sign = ">=" if bar.at_least else "<="
+        lines.append(
+            f"{bar.key:24} {figure:>12.4g} {sign} {bar.value:>6g}  {verdict:11} {bar.meaning}"
+        )
+    held = {bar.key for bar in bars}
+    for key, figure in figures.items():
+        if key not in held and isinstance(figure, int | float):
+            lines.append(f"{key:24} {figure:>12.4g}")
+    return "\n".join(lines)
 
 
 def print_figures(measure: Callable[[], dict[str, Any]], description: str | None) -> None:
