@@ -1,0 +1,386 @@
+"""Whether a challenger is faster than the champion, decided by paired runs on the real system.
+
+Both run in turn, in pairs whose order is drawn, so that a machine that warms up, is busy for a
+while or slows down over the night treats both alike. Under equal speed the log-ratio of a pair is
+then as likely positive as negative at every size, which is all that Wilcoxon's signed-rank test
+asks for (:mod:`doppler.evaluation.signed_rank`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from doppler.errors import PromotionError
+from doppler.evaluation.signed_rank import centre_interval, p_below, smallest_sample
+from doppler.viewer.units import count_of, format_percent
+
+#: Runs once and returns the makespan, or those of several problems, in seconds.
+Measure = Callable[[], float | Sequence[float]]
+Side = Literal["champion", "challenger"]
+_MOST_PAIRS = 1000
+
+
+@dataclass(frozen=True)
+class PairedResult:
+    """What the pairs say, and what was decided.
+
+    Attributes
+    ----------
+    promote : bool
+        Whether the whole interval is below ``1 - min_gain``.
+    ratio : float or None
+        Makespan of the challenger over that of the champion: Hodges-Lehmann estimate over the
+        pairs, of the geometric mean over the problems. None if the challenger failed.
+    low, high : float or None
+        Interval of ``ratio``.
+    confidence : float
+        Of the interval. With several looks it holds at all of them together.
+    min_gain : float
+        Share by which the challenger must be faster at least.
+    p_value : float or None
+        One-sided and exact: of the challenger not being faster by ``min_gain``, at one look.
+    champion_s, challenger_s : tuple of tuple of float
+        Makespans, by pair and problem.
+    first : tuple of str
+        Who ran first in each pair.
+    problems : tuple of str
+        Names of the problems.
+    planned : int
+        Pairs that were to run; fewer ran if a look decided, or a run failed.
+    looks, seed : int
+    failure : str or None
+        Why the challenger failed.
+    """
+
+    promote: bool
+    ratio: float | None
+    low: float | None
+    high: float | None
+    confidence: float
+    min_gain: float
+    p_value: float | None
+    champion_s: tuple[tuple[float, ...], ...]
+    challenger_s: tuple[tuple[float, ...], ...]
+    first: tuple[Side, ...]
+    problems: tuple[str, ...]
+    planned: int
+    looks: int
+    seed: int
+    failure: str | None = None
+
+    @property
+    def pairs(self) -> int:
+        """Pairs that count."""
+        return len(self.challenger_s)
+
+    @property
+    def by_problem(self) -> dict[str, float]:
+        """Hodges-Lehmann estimate of the ratio of each problem."""
+        if not self.pairs:
+            return {}
+        logs = _log_ratios(self.champion_s, self.challenger_s)
+        return {
+            name: math.exp(centre_interval(logs[:, i], self.confidence)[0])
+            for i, name in enumerate(self.problems)
+        }
+
+    @property
+    def text(self) -> str:
+        """The decision in one line."""
+        decided = "promoted" if self.promote else "champion kept"
+        if self.ratio is None or self.low is None or self.high is None:
+            return f"challenger {self.failure}: {decided}"
+        gain, least, most = 1 - self.ratio, 1 - self.high, 1 - self.low
+        if least >= 0 or most <= 0:
+            ends = sorted((abs(least), abs(most)))
+            interval = f"{100 * ends[0]:.1f} to {format_percent(ends[1])}"
+        else:
+            interval = f"{format_percent(-least)} slower to {format_percent(most)} faster"
+        return (
+            f"challenger {format_percent(abs(gain))} {'slower' if gain < 0 else 'faster'} "
+            f"({100 * self.confidence:g}% interval {interval}, {count_of(self.pairs, 'pair')}): "
+            f"{decided}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as JSON can express it, with ``text`` and ``by_problem``."""
+        return {
+            "text": self.text,
+            "promote": self.promote,
+            "ratio": self.ratio,
+            "low": self.low,
+            "high": self.high,
+            "confidence": self.confidence,
+            "min_gain": self.min_gain,
+            "p_value": self.p_value,
+            "pairs": self.pairs,
+            "planned": self.planned,
+            "looks": self.looks,
+            "seed": self.seed,
+            "failure": self.failure,
+            "by_problem": self.by_problem,
+            "problems": list(self.problems),
+            "first": list(self.first),
+            "champion_s": [list(row) for row in self.champion_s],
+            "challenger_s": [list(row) for row in self.challenger_s],
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> PairedResult:
+        """Restore a result from :meth:`to_json`.
+
+        Raises
+        ------
+        PromotionError
+            If it is not one.
+        """
+        try:
+            return cls(
+                **{name: values[name] for name in _PLAIN},
+                champion_s=tuple(tuple(row) for row in values["champion_s"]),
+                challenger_s=tuple(tuple(row) for row in values["challenger_s"]),
+                first=tuple(values["first"]),
+                problems=tuple(values["problems"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise PromotionError(f"is not the evidence of a paired comparison ({error})") from None
+
+
+_PLAIN = (
+    *("promote", "ratio", "low", "high", "confidence", "min_gain", "p_value"),
+    *("planned", "looks", "seed", "failure"),
+)
+
+
+def compare_paired(
+    measure_champion: Measure,
+    measure_challenger: Measure,
+    *,
+    pairs: int = 20,
+    confidence: float = 0.95,
+    min_gain: float = 0.0,
+    looks: int = 1,
+    warmup: int = 0,
+    problems: Sequence[str] | None = None,
+    seed: int = 0,
+) -> PairedResult:
+    """Run champion and challenger in turn and decide by a paired test.
+
+    The challenger is promoted only if the whole interval of the ratio of makespans is below
+    ``1 - min_gain``; so at equal speed with a chance of at most ``(1 - confidence) / 2``, and on a
+    tie never. With several ``looks`` the comparison ends as soon as the interval is on one side of
+    1; each look then has the same part of the error, so that all of them together keep it
+    (Bonferroni).
+
+    Parameters
+    ----------
+    measure_champion, measure_challenger : callable
+        Run once on the real system and return the makespan in seconds, or one for each problem.
+    pairs : int
+        Pairs of runs.
+    confidence : float
+        Of the interval.
+    min_gain : float
+        Share by which the challenger must be faster: 0.01 asks for 1%.
+    looks : int
+        How often to look whether it is decided, at equal distances; 1 looks at the end alone.
+    warmup : int
+        Runs of each that are not counted, before the pairs.
+    problems : sequence of str, optional
+        Names of the problems.
+    seed : int
+        Of the order within the pairs.
+
+    Returns
+    -------
+    PairedResult
+        Not promoted, with ``failure``, as soon as a run of the challenger raises or returns what
+        is no makespan.
+
+    Raises
+    ------
+    PromotionError
+        If an argument is out of range, or a run of the champion fails.
+    """
+    _check(pairs, confidence, min_gain, looks, warmup)
+    each = 1 - (1 - confidence) / looks
+    stops = _stops(pairs, looks, each)
+    rng = np.random.default_rng(seed)
+    measures: dict[Side, Measure] = {
+        "champion": measure_champion,
+        "challenger": measure_challenger,
+    }
+    made: dict[Side, list[tuple[float, ...]]] = {side: [] for side in measures}
+    first: list[Side] = []
+    names = None if problems is None else tuple(problems)
+    estimate: tuple[float, float, float] | None = None
+    failure = None
+    for pair in range(1 - warmup, pairs + 1):
+        order = list(measures)
+        if rng.random() < 0.5:
+            order.reverse()
+        runs: dict[Side, tuple[float, ...]] = {}
+        try:
+            for side in order:
+                runs[side] = _run(side, measures[side], names, pair)
+                names = names or tuple(f"problem {i + 1}" for i in range(len(runs[side])))
+        except _ChallengerError as error:
+            failure = " ".join(str(error).split())
+            break
+        if pair <= 0:
+            continue
+        first.append(order[0])
+        for side, makespans in runs.items():
+            made[side].append(makespans)
+        if pair in stops:
+            logs = _log_ratios(made["champion"], made["challenger"]).mean(axis=1)
+            estimate = centre_interval(logs, each)
+            if estimate[2] < math.log1p(-min_gain) or estimate[1] > 0:
+                break
+    if failure is not None:
+        estimate = None
+    ratio, low, high = (None, None, None) if estimate is None else map(math.exp, estimate)
+    # Compared as logarithms: what is shown may round to 1.
+    promote = estimate is not None and estimate[2] < math.log1p(-min_gain)
+    return PairedResult(
+        promote=promote,
+        ratio=ratio,
+        low=low,
+        high=high,
+        confidence=confidence,
+        min_gain=min_gain,
+        p_value=None if estimate is None else p_below(logs, math.log1p(-min_gain)),
+        champion_s=tuple(made["champion"]),
+        challenger_s=tuple(made["challenger"]),
+        first=tuple(first),
+        problems=names or (),
+        planned=pairs,
+        looks=looks,
+        seed=seed,
+        failure=failure,
+    )
+
+
+def decision_markdown(
+    result: PairedResult, champion: str = "champion", challenger: str = "challenger"
+) -> str:
+    """Write a decision and its evidence as Markdown.
+
+    Parameters
+    ----------
+    result : PairedResult
+    champion, challenger : str
+        Ids of the versions that were compared.
+
+    Returns
+    -------
+    str
+        A heading, the decision, and tables of the figures and of the problems.
+    """
+    rows = [("decision", f"**{'promoted' if result.promote else 'champion kept'}**")]
+    if result.ratio is not None:
+        rows += [
+            ("ratio of makespans", f"{result.ratio:.4f}"),
+            (f"{100 * result.confidence:g}% interval", f"{result.low:.4f} to {result.high:.4f}"),
+            ("one-sided p-value", f"{result.p_value:.2g}"),
+        ]
+    if result.failure is not None:
+        rows.append(("failure", _cell(result.failure)))
+    looks = f", {count_of(result.looks, 'look')}" if result.looks > 1 else ""
+    rows += [
+        ("least gain asked for", format_percent(result.min_gain)),
+        ("pairs", f"{result.pairs} of {result.planned}{looks}, order seeded with {result.seed}"),
+    ]
+    lines = [
+        f"# {_cell(challenger)} against {_cell(champion)}",
+        "",
+        f"{_cell(result.text[0].upper() + result.text[1:])}.",
+        "",
+        *_table(("figure", "value"), rows),
+    ]
+    if result.pairs:
+        champions = np.median(np.array(result.champion_s), axis=0)
+        challengers = np.median(np.array(result.challenger_s), axis=0)
+        problems = [
+            (_cell(name), f"{was:.4g}", f"{now:.4g}", f"{ratio:.4f}")
+            for (name, ratio), was, now in zip(
+                result.by_problem.items(), champions, challengers, strict=True
+            )
+        ]
+        columns = ("problem", "champion, median s", "challenger, median s", "ratio")
+        lines += ["", *_table(columns, problems)]
+    return "\n".join(lines) + "\n"
+
+
+def _check(pairs: int, confidence: float, min_gain: float, looks: int, warmup: int) -> None:
+    if not 0.5 <= confidence < 1:
+        raise PromotionError(f"confidence is {confidence!r}, must be at least 0.5 and below 1")
+    if not 0 <= min_gain < 1:
+        raise PromotionError(f"min_gain is {min_gain!r}, must be at least 0 and below 1")
+    if looks < 1:
+        raise PromotionError(f"looks is {looks!r}, must be at least 1")
+    if warmup < 0:
+        raise PromotionError(f"warmup is {warmup!r}, must be at least 0")
+    least = smallest_sample(1 - (1 - confidence) / looks)
+    if not least <= pairs <= _MOST_PAIRS:
+        raise PromotionError(
+            f"pairs is {pairs!r}, must be {least} to {_MOST_PAIRS} at a confidence of "
+            f"{confidence:g} and {count_of(looks, 'look')}: fewer cannot tell"
+        )
+
+
+def _stops(pairs: int, looks: int, confidence: float) -> set[int]:
+    """Return after which pairs to look: not where nothing can be told yet."""
+    least = smallest_sample(confidence)
+    stops = {round(pairs * look / looks) for look in range(1, looks + 1)}
+    return {stop for stop in stops if stop >= least}
+
+
+class _ChallengerError(Exception):
+    """A run of the challenger failed."""
+
+
+def _run(
+    side: Side, measure: Measure, problems: tuple[str, ...] | None, pair: int
+) -> tuple[float, ...]:
+    try:
+        return _makespans(measure(), problems)
+    except Exception as error:
+        where = f"pair {pair}" if pair > 0 else "the warm-up"
+        reason = f"failed in {where} ({type(error).__name__}: {error})"
+        if side == "challenger":
+            raise _ChallengerError(reason) from error
+        raise PromotionError(f"the champion {reason}, so nothing is decided") from error
+
+
+def _makespans(run: float | Sequence[float], problems: tuple[str, ...] | None) -> tuple[float, ...]:
+    values = tuple(float(x) for x in np.atleast_1d(np.asarray(run, dtype=np.float64)).ravel())
+    for value in values:
+        if not (math.isfinite(value) and value > 0):
+            raise PromotionError(f"measured {value!r} s, must be a finite time above 0")
+    if not values or (problems is not None and len(values) != len(problems)):
+        raise PromotionError(
+            f"measured {count_of(len(values), 'makespan')}, must be {len(problems or ()) or 1}"
+        )
+    return values
+
+
+def _log_ratios(
+    champion: Sequence[Sequence[float]], challenger: Sequence[Sequence[float]]
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """Logarithm of challenger over champion, shape [pairs, problems]."""
+    logs: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = np.log(challenger) - np.log(champion)
+    return logs
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *rows)]
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

@@ -1,0 +1,66 @@
+"""The exact signed-rank test, held to SciPy's, and its interval."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from doppler.evaluation.signed_rank import centre_interval, p_below, smallest_sample
+
+SAMPLES = st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=30)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 6, 13, 40])
+def test_the_p_value_is_that_of_scipy(n: int) -> None:
+    rng = np.random.default_rng(n)
+    for shift in (-1.0, -0.3, 0.0, 0.4):
+        sample = rng.normal(shift, 1.0, n)
+        expected = stats.wilcoxon(sample, alternative="less", method="exact").pvalue
+        assert p_below(sample) == pytest.approx(expected, rel=1e-9)
+
+
+@given(SAMPLES, st.sampled_from([0.5, 0.9, 0.95, 0.99]))
+def test_interval_and_p_value_say_the_same(sample: list[float], confidence: float) -> None:
+    estimate, low, high = centre_interval(sample, confidence)
+    assert low <= estimate <= high
+    assert math.isinf(low) == math.isinf(high) == (len(sample) < smallest_sample(confidence))
+    tail = (1 - confidence) / 2 * (1 + 1e-12)
+    assert (high < 0) == (p_below(sample) <= tail)
+    assert (low > 0) == (p_below([-x for x in sample]) <= tail)
+
+
+@given(SAMPLES, st.sampled_from([-2.0, -1.0, 0.5, 4.0]))
+def test_the_interval_follows_a_change_of_sign_and_scale(sample, factor) -> None:
+    plain = centre_interval(sample, 0.9)
+    scaled = centre_interval([factor * x for x in sample], 0.9)
+    expected = sorted(factor * x for x in plain[1:])
+    assert scaled[0] == pytest.approx(factor * plain[0])
+    assert list(scaled[1:]) == pytest.approx(expected)
+
+
+def test_the_estimate_is_the_median_of_the_walsh_averages() -> None:
+    sample = [1.0, 2.0, 9.0]
+    averages = [1, 1.5, 5, 2, 5.5, 9]
+    assert centre_interval(sample, 0.5)[0] == np.median(averages)
+
+
+@pytest.mark.parametrize(("confidence", "n"), [(0.5, 2), (0.9, 5), (0.95, 6), (0.99, 8)])
+def test_the_smallest_sample(confidence: float, n: int) -> None:
+    assert smallest_sample(confidence) == n
+    assert math.isinf(centre_interval(range(n - 1), confidence)[1])
+    assert math.isfinite(centre_interval(range(n), confidence)[1])
+
+
+def test_the_interval_covers_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    samples = 1.0 + rng.standard_t(2, (2000, 15))
+    covered = [
+        low <= 1.0 <= high for low, high in (centre_interval(sample, 0.9)[1:] for sample in samples)
+    ]
+    # 0.9 within the error of 2000 draws; the steps of the distribution may make it a little more.
+    assert 0.88 <= np.mean(covered) <= 0.93
