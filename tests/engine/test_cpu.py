@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -13,13 +16,14 @@ from executable_graphs import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 import doppler
 from doppler import Graph, Placement
 from doppler.engine import CpuBackend, Engine, execute
 from doppler.errors import DeviceMemoryError, EngineError, PlacementError, UnknownNameError
 from doppler.graph import OpSpec, TensorSpec, Tile
-from doppler.graph.execution import assemble, make_tensors, run_sequential
+from doppler.graph.execution import FUNCTIONS, assemble, make_tensors, run_sequential
 from traces import assert_possible
 
 
@@ -101,6 +105,25 @@ def chain(length: int) -> Graph:
         tensors={"x": TensorSpec((20,))},
         outputs={length - 1: Tile("y", ((0, 10),))},
     )
+
+
+def test_a_device_has_its_own_number_of_torch_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    relu = FUNCTIONS["relu"]
+
+    def counted(inputs: Sequence[Tensor], attributes: Mapping[str, Any]) -> Tensor:
+        seen.append(torch.get_num_threads())
+        return relu(inputs, attributes)
+
+    monkeypatch.setitem(FUNCTIONS, "relu", counted)
+    usual = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        execute(chain(4), Placement([0, 1, 0, 1]), CpuBackend(2, threads=2), timeout=60)
+        assert seen == [2] * 4
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(usual)
 
 
 def test_memory_is_freed_after_the_last_consumer() -> None:

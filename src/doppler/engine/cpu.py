@@ -116,7 +116,7 @@ class CpuSession:
         self._end = [0] * n_ops
         self._sent: list[tuple[int, int, int, int, int]] = []
         self._zero = 0
-        # A new thread takes the number that was set last, in whatever thread; put that right.
+        # A thread takes the number that was set last, in whatever thread; put that right.
         self._usual_threads = torch.get_num_threads()
 
     @contextmanager
@@ -124,7 +124,7 @@ class CpuSession:
         """Give the thread its share of the cores."""
         import torch
 
-        torch.set_num_threads(self._threads)
+        _use_threads(self._threads)
         with torch.no_grad():
             yield
 
@@ -133,7 +133,7 @@ class CpuSession:
         """Copy in one thread."""
         import torch
 
-        torch.set_num_threads(1)
+        _use_threads(1)
         with torch.no_grad():
             yield
 
@@ -196,3 +196,13 @@ class CpuSession:
         return {
             op: next(held[op] for held in self.held if op in held) for op in sorted(self._outputs)
         }
+
+
+def _use_threads(number: int) -> None:
+    """Set how many cores the torch functions that this thread calls may use."""
+    import torch
+
+    # The first parallel function of a thread takes the number that was set last, in whatever
+    # thread, in place of the thread's own. After a question it is no longer the first.
+    torch.get_num_threads()
+    torch.set_num_threads(number)
