@@ -31,9 +31,9 @@ from doppler.graph import Graph
 from doppler.messages import shown
 
 _ID = 0xFFFFFFFF
-# After a failure, what still computes may end by itself; then Python code is interrupted.
-_PATIENCE_SECONDS = 0.5
-_GRACE_SECONDS = 0.3
+# After a failure threads end by themselves, or else Python code is interrupted, torch never.
+_PATIENCE_SECONDS = 0.05
+_GRACE_SECONDS = 0.7
 
 # When a transfer is due, the number of its request, the op, source, target and consumers there.
 _Request = tuple[float, int, int, int, int, tuple[int, ...]]
@@ -98,8 +98,7 @@ class Run:
         """
         threads = self._threads()
         try:
-            for thread in threads:
-                thread.start()
+            self._start(threads)
             self._all_there.acquire()
             self._session.begin()
             self._seed()
@@ -123,6 +122,15 @@ class Run:
             failure.op,
             failure.device,
         ) from failure.__cause__
+
+    def _start(self, threads: list[threading.Thread]) -> None:
+        for thread in threads:
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise EngineError(
+                    f"{self._graph.name}: no thread for a device or link: {error}"
+                ) from error
 
     def _threads(self) -> list[threading.Thread]:
         names = self._backend.device_names
@@ -401,6 +409,8 @@ class Run:
         with self._lock:
             ops = [(*at, d) for d, at in enumerate(self._running) if at is not None]
             sent = [at for at in self._carried if at is not None]
+            if not (ops or sent):  # Nothing but transfers that arrive later.
+                sent = [queue[0][:1] + queue[0][2:5] for queue in self._queues if queue]
         if sent and (not ops or min(sent) < min(ops)):
             _, op, source, target = min(sent)
             return RunTimeoutError(

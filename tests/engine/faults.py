@@ -1,0 +1,64 @@
+"""A backend around another one, in which something goes wrong at a given op or transfer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from doppler import Graph
+from doppler.engine import Backend, CpuBackend, Session, Workspace
+from doppler.engine.plan import Plan
+from doppler.errors import EngineError
+
+#: Called with an op and a device, before the op runs there.
+OpFault = Callable[[int, int], object]
+#: Called with an op, source and target, before the output moves.
+TransferFault = Callable[[int, int, int], object]
+
+
+def no_fault(*where: int) -> None:
+    pass
+
+
+class FaultyBackend:
+    """Calls ``at_op`` and ``at_transfer`` first; they may be replaced between runs."""
+
+    def __init__(self, backend: Backend | None = None) -> None:
+        self.backend = backend or CpuBackend(2)
+        self.at_op: OpFault = no_fault
+        self.at_transfer: TransferFault = no_fault
+        self.name = self.backend.name
+        self.device_names = self.backend.device_names
+        self.memory = self.backend.memory
+
+    def open(
+        self, graph: Graph, tensors: Mapping[str, Tensor] | None, seed: int
+    ) -> FaultyWorkspace:
+        return FaultyWorkspace(self, self.backend.open(graph, tensors, seed))
+
+    def fault(self, error: BaseException) -> type[EngineError] | None:
+        return self.backend.fault(error)
+
+
+class FaultyWorkspace:
+    def __init__(self, backend: FaultyBackend, workspace: Workspace) -> None:
+        self.backend = backend
+        self.workspace = workspace
+        self.close = workspace.close
+
+    def start(self, plan: Plan) -> Session:
+        session: Any = self.workspace.start(plan)
+        launch, copy = session.launch, session.copy
+
+        def faulty_launch(op: int, device: int) -> Any:
+            self.backend.at_op(op, device)
+            return launch(op, device)
+
+        def faulty_copy(op: int, source: int, target: int, value: Any) -> Any:
+            self.backend.at_transfer(op, source, target)
+            return copy(op, source, target, value)
+
+        session.launch, session.copy = faulty_launch, faulty_copy
+        return session
