@@ -258,8 +258,25 @@ def anneal(  # type: ignore[no-untyped-def]
 
 
 @dataclass
-class _Chain:
-    """One annealing process; ``reference`` is the makespan of its start, memory aside."""
+class Chain:
+    """One annealing process.
+
+    Attributes
+    ----------
+    devices, priority, by_rank : int32 array, shape [ops]
+        The state; ``by_rank`` inverts ``priority``.
+    cost : float
+        Its objective, seconds.
+    best_devices, best_priority : int32 array, shape [ops]
+        The best state so far.
+    best : float
+        Its objective.
+    reference : float
+        Makespan of the start, memory aside.
+    work : Workspace
+    scratch : Recreation
+    evaluations : int
+    """
 
     devices: IntArray
     priority: IntArray
@@ -339,7 +356,7 @@ class Annealer:
         evaluations : int
         """
         chains = [
-            self._chain(starts[index % len(starts)])
+            self.chain(starts[index % len(starts)])
             for index in range(max(self.threads, len(starts)))
         ]
         chains = sorted(chains, key=lambda chain: chain.best)[: self.threads]
@@ -357,7 +374,7 @@ class Annealer:
 
     def _run(
         self,
-        chain: _Chain,
+        chain: Chain,
         deadline: Deadline,
         begin: float,
         seed: list[int],
@@ -373,33 +390,38 @@ class Annealer:
             scale = max(min(chain.best, chain.reference), 1e-300)
             temperature = hot * (cold / hot) ** share * scale
             started = deadline.elapsed
-            chain.cost, chain.best = anneal(
-                self.problem.arrays,
-                self._members_ptr,
-                self._members,
-                self._bounded,
-                self._penalty,
-                self.ordered,
-                int(rng.integers(2**31)),
-                steps,
-                temperature,
-                chain.devices,
-                chain.priority,
-                chain.by_rank,
-                chain.cost,
-                chain.best_devices,
-                chain.best_priority,
-                chain.best,
-                chain.work,
-                self._unit,
-                self.recreate_share,
-                chain.scratch,
-            )
-            chain.evaluations += steps
+            self.advance(chain, int(rng.integers(2**31)), steps, temperature)
             took = max(deadline.elapsed - started, 1e-9)
             steps = int(max(1, min(4 * steps, steps * SLICE_SECONDS / took)))
 
-    def _chain(self, start: Placement) -> _Chain:
+    def advance(self, chain: Chain, seed: int, steps: int, temperature: float) -> None:
+        """Try so many moves of a chain at one temperature, in seconds."""
+        chain.cost, chain.best = anneal(
+            self.problem.arrays,
+            self._members_ptr,
+            self._members,
+            self._bounded,
+            self._penalty,
+            self.ordered,
+            seed,
+            steps,
+            temperature,
+            chain.devices,
+            chain.priority,
+            chain.by_rank,
+            chain.cost,
+            chain.best_devices,
+            chain.best_priority,
+            chain.best,
+            chain.work,
+            self._unit,
+            self.recreate_share,
+            chain.scratch,
+        )
+        chain.evaluations += steps
+
+    def chain(self, start: Placement) -> Chain:
+        """Begin a chain at a placement, which may overflow memory."""
         devices = start.devices.copy()
         priority = ranks(self.problem, start)
         work = self._workspace()
@@ -416,7 +438,7 @@ class Annealer:
             )
             for bounded in (self._bounded, False)
         )
-        return _Chain(
+        return Chain(
             devices,
             priority,
             np.argsort(priority).astype(np.int32),

@@ -1,0 +1,129 @@
+"""What exploring may cost, and the account of what it has cost."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from dataclasses import dataclass
+
+from doppler.errors import DopplerError
+
+# Champion runs that the baseline is the median of, and the fewest that make one.
+WINDOW = 16
+ENOUGH = 5
+# What one exploring run is assumed to cost beyond a champion's at worst: as much again.
+RESERVE = 1.0
+# Exploring runs whose cost can raise that assumption.
+REMEMBERED = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What Stage III may cost.
+
+    Attributes
+    ----------
+    max_regret : float
+        Bound on the running mean of the regret: of an exploring run it is
+        ``measured / baseline - 1``, of a failed one 1 (it has to be run again), of a run of the
+        champion 0. The baseline is the median of the latest runs of the champion.
+    margin : float
+        A placement that the calibrated simulator says is slower than the champion by more than
+        this share is not tried.
+
+    Raises
+    ------
+    DopplerError
+        If either is not a positive finite number.
+    """
+
+    max_regret: float = 0.05
+    margin: float = 0.10
+
+    def __post_init__(self) -> None:
+        for name in ("max_regret", "margin"):
+            value = getattr(self, name)
+            if not 0 < value < math.inf:
+                raise DopplerError(f"guard: {name} is {value}, must be a number > 0")
+
+
+class Ledger:
+    """The account of regret.
+
+    Invariant: an exploring run is allowed only if the sum of regrets with the worst assumed of it
+    stays within ``max_regret`` times the number of runs with it. So the running mean exceeds
+    ``max_regret`` only by what a single run costs beyond the worst assumed (a champion run's
+    seconds again, or the most that any of the latest exploring runs has cost), over the number of
+    runs; and nothing is explored until it is back.
+
+    Parameters
+    ----------
+    guard : Guard
+
+    Attributes
+    ----------
+    runs : int
+    total : float
+        Sum of the regrets.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self.guard = guard
+        self.runs = 0
+        self.total = 0.0
+        self._champion: deque[float] = deque(maxlen=WINDOW)
+        self._costs: deque[float] = deque(maxlen=REMEMBERED)
+
+    @property
+    def baseline(self) -> float | None:
+        """Seconds of a champion run; None before there are enough."""
+        return statistics.median(self._champion) if len(self._champion) >= ENOUGH else None
+
+    @property
+    def mean(self) -> float:
+        """Running mean of the regret."""
+        return self.total / self.runs if self.runs else 0.0
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the logarithm of a champion run, by the median deviation."""
+        if len(self._champion) < ENOUGH:
+            return 0.0
+        logs = [math.log(seconds) for seconds in self._champion]
+        middle = statistics.median(logs)
+        return 1.4826 * statistics.median(abs(log - middle) for log in logs)
+
+    def allows(self, ratio: float, ahead: int = 0) -> bool:
+        """Say whether a run that may take ``ratio`` times the baseline may come next.
+
+        Parameters
+        ----------
+        ratio : float
+            A pessimistic one.
+        ahead : int
+            Champion runs that are under way and come before it.
+        """
+        if self.baseline is None:
+            return False
+        worst = max(RESERVE, ratio - 1.0, max(self._costs, default=0.0))
+        return self.total + worst <= self.guard.max_regret * (self.runs + ahead + 1)
+
+    def champion(self, seconds: float | None) -> None:
+        """Record a run of the champion; None if it failed."""
+        self.runs += 1
+        if seconds is not None:
+            self._champion.append(seconds)
+
+    def explored(self, seconds: float | None) -> float:
+        """Record an exploring run, None if it failed; returns its regret."""
+        baseline = self.baseline
+        regret = 1.0 if seconds is None or baseline is None else seconds / baseline - 1.0
+        self.runs += 1
+        self.total += regret
+        self._costs.append(regret)
+        return regret
+
+    def crown(self, seconds: list[float]) -> None:
+        """Take the runs of a new champion as its baseline."""
+        self._champion = deque(seconds, maxlen=WINDOW)
