@@ -14,8 +14,8 @@ from numba import njit
 from doppler.cluster import Cluster
 from doppler.placement import Placement
 from doppler.problem import Arrays, Problem
-from doppler.simulator import Trace
 from doppler.simulator.kernel import Workspace, make_workspace, run
+from doppler.trace import Trace
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]

@@ -62,6 +62,8 @@ LEAST_GAIN = 0.003
 # How far explanations must disagree about a placement, as the deviation of logarithms, for its
 # run to be worth its cost.
 WORTH_KNOWING = 0.02
+# First runs of placements whose surprises count, and the fewest that do.
+SURPRISES, ENOUGH_SURPRISES = 20, 5
 # Share of the chances to explore on which what is unknown is tried before what is promising.
 CURIOSITY = 0.25
 
@@ -143,6 +145,7 @@ class Learner:
         self._fresh = False
         self._batch: deque[Feedback] = deque(maxlen=BATCH)
         self._logs: dict[int, FloatArray] = {}
+        self._surprises: deque[float] = deque(maxlen=SURPRISES)
         self._rounds = 0
         self._plans = 0
         self._journal: Journal | None = None
@@ -241,8 +244,7 @@ class Learner:
             self.calibration.see(self._observations(self._fitted()))
             yield
             yield from self.calibration.improve(CHANGES)
-            self.problem = self.calibration.factors.problem(self.believed)
-            self._learner.face(self.problem)
+            self._face()
             yield
         if self._rounds % POLICY_EVERY == 1:
             yield from self._learn(rng)
@@ -309,6 +311,9 @@ class Learner:
         if shown is not None:
             self.calibration.see_trace(shown)
         if kind in (CANDIDATE, EPISODE) and baseline is not None:
+            relative = self._relative(option)
+            if option.runs == 1 and relative is not None:
+                self._surprises.append(math.log(makespan / baseline) - float(relative[0]))
             order = self._order(option.placement)
             choice = option.placement.devices[order]
             advantage = 1.0 - makespan / baseline
@@ -396,6 +401,16 @@ class Learner:
         )
         return [*tried, *self._options.untried]
 
+    @property
+    def _optimism(self) -> float:
+        """By how much, as a logarithm, what looks best falls short of what it promises.
+
+        A search finds above all what the simulator is wrong about.
+        """
+        if len(self._surprises) < ENOUGH_SURPRISES:
+            return 0.0
+        return max(0.0, float(np.median(self._surprises)))
+
     def _relative(self, option: Option) -> FloatArray | None:
         """Logarithm of an option's seconds over the champion's, by explanation."""
         logs = self._logs.get(id(option))
@@ -420,7 +435,7 @@ class Learner:
             relative = self._relative(option)
             if relative is not None and relative[0] <= limit and option.runs < TRIES:
                 options.append(option)
-                rows.append(relative)
+                rows.append(relative if option.runs else relative + self._optimism)
         if not options:
             return None
         table = np.stack(rows)
@@ -466,6 +481,11 @@ class Learner:
         priority = chain.best_priority.copy() if self.runtime == "priority" else None
         self._options.add(Placement(chain.best_devices.copy(), priority), CANDIDATE)
         yield
+
+    def _face(self) -> None:
+        """Let search and policy see the calibrated problem."""
+        self.problem = self.calibration.factors.problem(self.believed)
+        self._learner.face(self.problem)
 
     def _learn(self, rng: np.random.Generator) -> Iterator[None]:
         """Update the policy, and let it propose."""
@@ -591,6 +611,7 @@ class Learner:
             self._rounds, self._plans = int(header["rounds"]), int(header["plans"])
             for packed in header["untried"]:
                 self._options.add(*_unpacked(packed, self.believed))
+            self._face()
         except (
             SafetensorError,
             OSError,

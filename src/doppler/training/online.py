@@ -23,7 +23,7 @@ from doppler.policy.network import DualPolicy
 from doppler.policy.search import warm_up
 from doppler.policy.threads import one_torch_thread
 from doppler.problem import Problem
-from doppler.simulator import Trace
+from doppler.trace import Trace
 from doppler.training.calibration import trace_factors
 from doppler.training.guard import Guard
 from doppler.training.history import CHAMPION, History

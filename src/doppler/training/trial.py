@@ -9,9 +9,12 @@ import numpy as np
 from scipy.special import stdtrit
 
 # Pairs before the first verdict, and when a challenger that has not won is given up.
-FEWEST, MOST = 5, 30
+FEWEST, MOST = 5, 40
 # One-sided, of each look; there are some tens of looks.
-CONFIDENCE = 0.998
+CONFIDENCE = 0.999
+# By so many standard errors the truth may be better than it looks when a challenger is given up,
+# since even so all pairs would hardly decide for it.
+HOPE = 1.5
 # Differences beyond so many standard deviations (by the median deviation) are pulled in.
 OUTLIER = 3.0
 
@@ -75,10 +78,11 @@ class Trial:
         deviation = 1.4826 * np.median(np.abs(differences - middle))
         reach = OUTLIER * max(deviation, 1e-6)
         pulled = np.clip(differences, middle - reach, middle + reach)
-        mean = float(pulled.mean())
-        error = max(float(pulled.std(ddof=1)), 1e-6) / math.sqrt(count)
+        mean, spread = float(pulled.mean()), max(float(pulled.std(ddof=1)), 1e-6)
+        error = spread / math.sqrt(count)
         if mean + stdtrit(count - 1, CONFIDENCE) * error < 0.0 and middle < 0.0:
             return Verdict.PROMOTED
-        if count >= MOST or mean > error:
+        least = float(stdtrit(MOST - 1, CONFIDENCE)) * spread / math.sqrt(MOST)
+        if count >= MOST or mean - HOPE * error > -least:
             return Verdict.REJECTED
         return Verdict.OPEN

@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import math
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from production import SMALL, believed, produce, really, refiner, renamed, simulated
+
+from doppler import Placement, Problem, place, simulate
+from doppler.errors import CheckpointError, DopplerError, PlacementError
+from doppler.policy.checkpoint import load_policy, save_policy
+from doppler.training.case import new_policy
+from doppler.training.guard import RESERVE, Guard
+from doppler.training.online import Refiner
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    return believed()
+
+
+@pytest.fixture(scope="module")
+def champion(problem: Problem) -> Placement:
+    return place(problem, "sibling_affinity", budget=0.0)
+
+
+@pytest.mark.slow
+def test_it_recovers_most_of_what_a_wrong_model_costs() -> None:
+    problem = believed(large=True)
+    truth = really(problem)
+    stale = place(problem, budget=0.5)
+    before = simulate(truth, stale).makespan
+    best = simulate(truth, place(truth, budget=0.5)).makespan
+    with refiner(problem, stale) as found:
+        produce(found, simulated(truth), 250)
+        after = simulate(truth, found.champion).makespan
+        assert (before - after) / (before - best) > 0.6
+        assert found.mean_regret <= 0.05
+        assert max(run.regret for run in found.history) <= 0.05
+        devices = [device.flops for device in found.problem.cluster.devices]
+        assert np.argmin(devices) == 1
+        assert devices[1] < 0.75 * np.median(devices)
+
+
+def test_equal_measurements_lead_to_equal_plans(problem: Problem, champion: Placement) -> None:
+    histories = []
+    for _ in range(2):
+        with refiner(problem, champion, seed=3) as found:
+            produce(found, simulated(really(problem)), 60)
+            histories.append(list(found.history))
+            assert {run.kind for run in found.history} > {"champion"}
+    assert repr(histories[0]) == repr(histories[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_the_guard_holds_where_every_other_placement_is_bad(
+    problem: Problem, champion: Placement, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    bad, worst = [1.2, 1.6, 3.0, 6.0][seed], 0.0
+    with refiner(problem, champion, seed=seed) as found:
+        for number in range(1, 161):
+            placement = found.next()
+            seconds = (1.0 if placement is champion else bad) * math.exp(0.05 * rng.normal())
+            seconds *= 5.0 if rng.random() < 0.02 else 1.0
+            found.observe(seconds)
+            if found.history[-1].kind != "champion":
+                worst = max(worst, found.history[-1].ratio - 1.0 - RESERVE)
+            assert found.mean_regret <= 0.05 + worst / number + 1e-9
+        assert found.champion is champion
+        assert sum(run.kind == "champion" for run in found.history) > 100
+
+
+def test_what_is_too_slow_by_the_simulator_is_not_tried(
+    problem: Problem, champion: Placement
+) -> None:
+    with refiner(problem, champion, guard=Guard(margin=0.02)) as found:
+        produce(found, simulated(problem), 80)
+        base = [run.predicted for run in found.history if run.kind == "champion"][-1]
+        tried = [run for run in found.history if run.kind in ("candidate", "episode")]
+        assert all(run.predicted <= 1.05 * base for run in tried)
+
+
+def test_a_failed_placement_is_not_tried_again_and_the_champion_is_next(
+    problem: Problem, champion: Placement
+) -> None:
+    failed: list[Placement] = []
+    with refiner(problem, champion) as found:
+        for number in range(120):
+            placement = found.next()
+            assert all(placement is not each for each in failed)
+            if placement is champion:
+                found.observe(1.0 + 0.01 * math.sin(number))
+                continue
+            failed.append(placement)
+            found.failed("out of memory")
+            assert found.next() is champion
+            found.observe(1.0)
+        assert failed
+        assert found.mean_regret <= 0.05
+        lost = [run for run in found.history if math.isnan(run.measured)]
+        assert len(lost) == len(failed)
+
+
+def test_a_champion_that_fails_gives_way_to_the_one_before(
+    problem: Problem, champion: Placement
+) -> None:
+    truth = really(problem)
+    run = simulated(truth)
+    with refiner(problem, champion) as found:
+        while found.champion is champion:
+            produce(found, run, 1)
+        while True:
+            placement = found.next()
+            if placement is found.champion:
+                break
+            found.observe(run(placement, 0))
+        found.failed("device lost")
+        assert found.champion is champion
+        assert found.next() is champion
+        # The first champion is all that is left: it stays even if it fails.
+        found.failed("device lost")
+        assert found.next() is champion
+        found.observe(1.0)
+
+
+def test_calls_out_of_order(problem: Problem, champion: Placement) -> None:
+    found = refiner(problem, champion)
+    with pytest.raises(DopplerError, match=r"observe\(\) was called, but no run is under way"):
+        found.observe(1.0)
+    with pytest.raises(DopplerError, match=r"failed\(\) was called, but no run is under way"):
+        found.failed("no reason")
+    found.next()
+    with pytest.raises(DopplerError, match=r"call observe\(\) or failed\(\) first"):
+        found.next()
+    for wrong in (0.0, -1.0, float("nan"), float("inf"), "1"):
+        with pytest.raises(DopplerError, match="must be seconds > 0"):
+            found.observe(wrong)  # type: ignore[arg-type]
+    other = Problem(problem.graph, type(problem.cluster).uniform(2))
+    trace = simulate(other, Placement(np.zeros(problem.n_ops, int))).trace
+    with pytest.raises(DopplerError, match="on 2 devices, but the problem has"):
+        found.observe(1.0, trace=trace)
+    found.observe(1.0)
+    found.close()
+    found.close()
+    with pytest.raises(DopplerError, match="the refiner is closed"):
+        found.next()
+    with pytest.raises(DopplerError, match="the refiner is closed"):
+        found.observe(1.0)
+
+
+def test_settings_out_of_range(problem: Problem, champion: Placement) -> None:
+    with pytest.raises(DopplerError, match="learn_share is 0"):
+        refiner(problem, champion, learn_share=0)
+    with pytest.raises(DopplerError, match="runtime is 'lifo'"):
+        refiner(problem, champion, runtime="lifo")
+    with pytest.raises(PlacementError, match="2 ops, but graph"):
+        refiner(problem, Placement([0, 0]))
+
+
+def test_the_state_goes_on_in_another_process(
+    problem: Problem, champion: Placement, tmp_path: Path
+) -> None:
+    truth = really(problem)
+    with refiner(problem, champion, directory=tmp_path) as found:
+        produce(found, simulated(truth), 70)
+        before = list(found.history)
+        regret, best, learned = found.mean_regret, found.champion, found.problem
+        weights = found.policy.state_dict()
+    with refiner(problem, champion, directory=tmp_path) as found:
+        assert repr(list(found.history)) == repr(before)
+        assert found.mean_regret == regret
+        assert found.champion.devices.tolist() == best.devices.tolist()
+        assert found.problem.fingerprint == learned.fingerprint
+        for name, tensor in found.policy.state_dict().items():
+            assert (tensor == weights[name]).all(), name
+        produce(found, simulated(truth), 5)
+        assert len(found.history) == 75
+
+
+def test_a_lost_checkpoint_costs_no_run(
+    problem: Problem, champion: Placement, tmp_path: Path
+) -> None:
+    with refiner(problem, champion, directory=tmp_path) as found:
+        produce(found, simulated(really(problem)), 40)
+        before = list(found.history)
+    (tmp_path / "checkpoint.safetensors").unlink()
+    with refiner(problem, champion, directory=tmp_path) as found:
+        assert repr(list(found.history)) == repr(before)
+        produce(found, simulated(really(problem)), 3)
+
+
+def test_a_foreign_or_corrupt_directory_is_refused(
+    problem: Problem, champion: Placement, tmp_path: Path
+) -> None:
+    with refiner(problem, champion, directory=tmp_path) as found:
+        produce(found, simulated(problem), 3)
+        with pytest.raises(DopplerError, match="another refiner uses this directory"):
+            refiner(problem, champion, directory=tmp_path)
+    # The name of a cluster is not part of the problem.
+    refiner(renamed(problem, "other"), champion, directory=tmp_path).close()
+    with pytest.raises(DopplerError, match=r"journal.jsonl: belongs to another problem .*'ffnn'"):
+        refiner(really(problem), champion, directory=tmp_path)
+    with pytest.raises(DopplerError, match="began with another first champion"):
+        refiner(problem, Placement(np.zeros(problem.n_ops, int)), directory=tmp_path)
+    with pytest.raises(DopplerError, match="began with another run-time"):
+        refiner(problem, champion, directory=tmp_path, runtime="fifo")
+    checkpoint = tmp_path / "checkpoint.safetensors"
+    whole = checkpoint.read_bytes()
+    checkpoint.write_bytes(whole[:-5])
+    with pytest.raises(CheckpointError, match="remove it to go on from the journal alone"):
+        refiner(problem, champion, directory=tmp_path)
+    checkpoint.write_bytes(whole)
+    journal = tmp_path / "journal.jsonl"
+    text = journal.read_bytes()
+    journal.write_bytes(text.replace(b'"run": 2', b'"run": 7'))
+    with pytest.raises(DopplerError, match="line 3 is corrupt"):
+        refiner(problem, champion, directory=tmp_path)
+    journal.write_bytes(text)
+    refiner(problem, champion, directory=tmp_path).close()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DopplerError, match="give another directory"):
+        refiner(problem, champion, directory=tmp_path / "file")
+
+
+def test_the_thread_learns_and_ends(problem: Problem, champion: Placement) -> None:
+    before = threading.active_count()
+    run = simulated(really(problem))
+    with refiner(problem, champion, background=True, learn_share=1.0) as found:
+        for number in range(60):
+            found.observe(run(found.next(), number))
+        found.next()
+    assert len(found.history) == 60
+    assert found.error is None
+    assert threading.active_count() == before
+
+
+def test_production_goes_on_when_learning_fails(
+    problem: Problem, champion: Placement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = refiner(problem, champion, background=True, directory=tmp_path)
+    found._learner._journal._file.close()  # type: ignore[union-attr]
+    for _ in range(3):
+        assert found.next() is champion
+        found.observe(1.0)
+        found._thread.join(10)  # type: ignore[union-attr]
+    assert found.error is not None
+    with pytest.raises(DopplerError, match="learning stopped"):
+        found.close()
+    refiner(problem, champion, directory=tmp_path).close()
+
+
+def test_the_policy_given_is_not_changed_and_the_refined_one_can_be_saved(
+    problem: Problem, champion: Placement, tmp_path: Path
+) -> None:
+    policy = new_policy(1, sizes=SMALL)
+    before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+    with Refiner(problem, champion, policy=policy, background=False) as found:
+        produce(found, simulated(really(problem)), 30)
+        refined = found.policy
+    assert all((policy.state_dict()[name] == tensor).all() for name, tensor in before.items())
+    assert any((refined.state_dict()[name] != tensor).any() for name, tensor in before.items())
+    load_policy(save_policy(refined, tmp_path / "policy.safetensors"))
