@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doppler.errors import DopplerError
-from doppler.tracking import CsvTracker, Trackers, track
+from doppler.tracking import CsvTracker, Trackers, WandbTracker, track
 
 
 class Recorder:
@@ -166,3 +169,136 @@ def test_a_new_run_leaves_no_row_of_the_one_before(tmp_path: Path) -> None:
     again.begin(after=0)
     again.log({"new": 3.0}, 3)
     assert first.path.read_text() == "step,new\n3,3.0\n"
+
+
+def records(path: Path) -> Iterator[object]:
+    """Read a run file of W&B: a magic number, then protocol buffers in LevelDB's log format."""
+    from wandb.proto import wandb_internal_pb2
+
+    data, at, whole = path.read_bytes(), 7, b""
+    assert data[:4] == b":W&B"
+    while at + 7 <= len(data):
+        left = 32768 - at % 32768
+        if left < 7:
+            at += left
+            continue
+        _, length, kind = struct.unpack_from("<IHB", data, at)
+        whole += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(whole)
+            yield record
+            whole = b""
+
+
+@pytest.mark.slow
+def test_an_offline_run_keeps_the_artifact_of_a_version(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    policy = tmp_path / "policy.safetensors"
+    policy.write_bytes(b"weights" * 100)
+    code = """
+import logging, sys
+from doppler.tracking import track
+logging.basicConfig(level=logging.INFO)
+folder = sys.argv[1]
+manifest = {"id": "v3", "parent": "v2", "metrics": {"ratio": 0.97}}
+with track("refine", folder + "/run.csv", {}, folder) as trackers:
+    trackers.log({"regret": 0.1}, 0)
+    trackers.log_artifact(
+        manifest, {"policy.safetensors": folder + "/policy.safetensors"}, aliases=["champion"]
+    )
+    assert trackers.report("Refinement", "# Text", ["regret"]) is None
+"""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
+    environment = clean | {
+        "WANDB_ERROR_REPORTING": "false",
+        "WANDB_MODE": "offline",
+        "HOME": str(tmp_path / "home"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "W&B is offline, so no report is made there" in done.stderr
+    (run,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    (artifact,) = [r.artifact for r in records(run) if r.WhichOneof("record_type") == "artifact"]
+    assert (artifact.name, artifact.type) == ("doppler-policy", "model")
+    assert {"registry-v3", "champion"} <= {*artifact.aliases}
+    assert json.loads(artifact.metadata)["parent"] == "v2"
+    (entry,) = artifact.manifest.contents
+    assert (entry.path, entry.size) == ("policy.safetensors", 700)
+    assert Path(entry.local_path) == policy
+
+
+class OnlineRun:
+    """Stands for a run that W&B's servers know, of which there are none in a test."""
+
+    offline, entity, project = False, "team", "doppler"
+
+    def __init__(self) -> None:
+        self.used: list[str] = []
+        self.logged: list[tuple[object, list[str]]] = []
+
+    def use_artifact(self, name: str) -> None:
+        if name.endswith("v7"):
+            raise ValueError(f"{name} is not there")
+        self.used.append(name)
+
+    def log_artifact(self, artifact: object, aliases: list[str]) -> None:
+        self.logged.append((artifact, aliases))
+
+
+def test_an_online_artifact_has_its_parent_as_an_input(tmp_path: Path, caplog) -> None:
+    pytest.importorskip("wandb")
+    policy = tmp_path / "policy.safetensors"
+    policy.write_bytes(b"weights")
+    run = OnlineRun()
+    trackers = Trackers(Recorder(), WandbTracker(run))
+    for parent in (None, "v2", "v7"):
+        manifest = {"id": "v8", "parent": parent}
+        trackers.log_artifact(manifest, {policy.name: policy}, aliases=["champion"])
+    assert run.used == ["doppler-policy:registry-v2"]
+    assert "W&B does not know the parent v7 of this version" in caplog.text
+    artifact, aliases = run.logged[-1]
+    assert aliases == ["registry-v8", "champion"]
+    assert artifact.metadata == {"id": "v8", "parent": "v7"}
+
+
+def test_without_the_package_of_reports_the_log_says_so(monkeypatch, caplog) -> None:
+    monkeypatch.setitem(sys.modules, "wandb_workspaces.reports.v2", None)
+    assert Trackers(WandbTracker(OnlineRun())).report("Refinement", "# Text") is None
+    assert "pip install wandb-workspaces" in caplog.text
+    assert Trackers(Recorder()).report("Refinement", "# Text") is None
+
+
+def test_an_online_report_has_the_text_and_the_curves(monkeypatch, caplog) -> None:
+    reports = pytest.importorskip("wandb_workspaces.reports.v2")
+    saved: list = []
+
+    def save(report) -> None:
+        saved.append(report)
+        report.id = "abc"
+
+    monkeypatch.setattr(reports.Report, "save", save)
+    monkeypatch.setattr(reports.Report, "url", property(lambda report: f"https://w/{report.id}"))
+    tracker = Trackers(WandbTracker(OnlineRun()))
+    assert tracker.report("Refinement", "# Text\n", ["regret", "makespan"]) == "https://w/abc"
+    (report,) = saved
+    text, grid = report.blocks
+    assert (report.entity, report.project, report.title) == ("team", "doppler", "Refinement")
+    assert text._to_model().content == "# Text\n"
+    assert [panel._to_model().config.metrics for panel in grid.panels] == [["regret"], ["makespan"]]
+    assert [(runs.entity, runs.project) for runs in grid.runsets] == [("team", "doppler")]
+
+    def refuse(report) -> None:
+        raise ConnectionError("no way to the server")
+
+    monkeypatch.setattr(reports.Report, "save", refuse)
+    assert tracker.report("Refinement", "# Text") is None
+    assert "W&B did not take the report (no way to the server)" in caplog.text

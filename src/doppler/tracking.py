@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import wandb
 
 STEP = "step"
+#: Name of the artifact that holds the versions of a policy.
+ARTIFACT = "doppler-policy"
 
 logger = logging.getLogger(__name__)
 
@@ -151,9 +153,68 @@ class WandbTracker(_Closing):
         """Send one step; see :meth:`Tracker.log`."""
         self._run.log(dict(metrics), step=step)
 
+    def log_artifact(
+        self,
+        manifest: Mapping[str, Any],
+        files: Mapping[str, str | os.PathLike[str]],
+        *,
+        name: str = ARTIFACT,
+        aliases: Iterable[str] = (),
+    ) -> None:
+        """Log a version of a policy; see :meth:`Trackers.log_artifact`."""
+        import wandb
+
+        parent = manifest.get("parent")
+        # Offline there is nobody to ask for it; the metadata still names it.
+        if parent is not None and not self._run.offline:
+            try:
+                self._run.use_artifact(f"{name}:{_alias(parent)}")
+            except (wandb.Error, ValueError) as error:
+                logger.warning("W&B does not know the parent %s of this version: %s", parent, error)
+        artifact = wandb.Artifact(name, "model", metadata=dict(manifest))
+        for file_name, path in files.items():
+            # Files of a version never change, so that W&B needs no copy of them.
+            artifact.add_file(
+                os.path.abspath(path), name=file_name, policy="immutable", skip_cache=True
+            )
+        self._run.log_artifact(artifact, aliases=[_alias(manifest["id"]), *aliases])
+
+    def report(self, title: str, markdown: str, metrics: Iterable[str] = ()) -> str | None:
+        """Make a report; see :meth:`Trackers.report`."""
+        if self._run.offline:
+            logger.info("W&B is offline, so no report is made there; the local page has the same")
+            return None
+        try:
+            import wandb_workspaces.reports.v2 as reports
+        except ModuleNotFoundError:
+            logger.warning(
+                "no report is made in W&B: its reports need the package wandb-workspaces "
+                "(pip install wandb-workspaces); the local page has the same"
+            )
+            return None
+        entity, project = self._run.entity, self._run.project
+        blocks = [reports.MarkdownBlock(text=markdown)]
+        panels = [reports.LinePlot(title=metric, x="Step", y=[metric]) for metric in metrics]
+        if panels:
+            runs = reports.Runset(entity=entity, project=project)
+            blocks.append(reports.PanelGrid(runsets=[runs], panels=panels))
+        try:
+            report = reports.Report(project=project, entity=entity, title=title, blocks=blocks)
+            report.save()
+        # Whatever the service or the way to it does, what was measured must not be lost by it.
+        except Exception as error:
+            logger.warning("W&B did not take the report (%s); the local page has the same", error)
+            return None
+        return str(report.url)
+
     def finish(self) -> None:
         """Close the run."""
         self._run.finish()
+
+
+def _alias(version: str) -> str:
+    """Name a version of the registry in W&B, which keeps names such as ``v3`` for itself."""
+    return f"registry-{version}"
 
 
 class Trackers(_Closing):
@@ -180,6 +241,59 @@ class Trackers(_Closing):
         self.last = dict(metrics)
         for tracker in self.trackers:
             tracker.log(metrics, step)
+
+    def log_artifact(
+        self,
+        manifest: Mapping[str, Any],
+        files: Mapping[str, str | os.PathLike[str]],
+        *,
+        name: str = ARTIFACT,
+        aliases: Iterable[str] = (),
+    ) -> None:
+        """Log a version of a policy as an artifact of W&B, if the run is tracked there.
+
+        Its aliases are ``registry-v3`` for version ``v3``, and those given. Its parent, if the
+        run is online, becomes an input of the run, which makes the lineage.
+
+        Parameters
+        ----------
+        manifest : mapping
+            Of the version, with ``id`` and ``parent``; becomes the metadata.
+        files : mapping of str to path-like
+            By their names in the artifact. They must not change any more.
+        name : str
+            Of the artifact.
+        aliases : iterable of str
+            Such as ``champion``.
+        """
+        for tracker in self.trackers:
+            if isinstance(tracker, WandbTracker):
+                tracker.log_artifact(manifest, files, name=name, aliases=aliases)
+
+    def report(self, title: str, markdown: str, metrics: Iterable[str] = ()) -> str | None:
+        """Make a report in W&B, if the run is tracked there and online.
+
+        Where none is made, the log says why.
+
+        Parameters
+        ----------
+        title : str
+        markdown : str
+            Its text.
+        metrics : iterable of str
+            Logged metrics, each drawn over the steps of the project's runs.
+
+        Returns
+        -------
+        str or None
+            Its address.
+        """
+        addresses = [
+            tracker.report(title, markdown, metrics)
+            for tracker in self.trackers
+            if isinstance(tracker, WandbTracker)
+        ]
+        return next((address for address in addresses if address is not None), None)
 
     def finish(self) -> None:
         """Finish each, also when one fails."""
