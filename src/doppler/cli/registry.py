@@ -53,18 +53,10 @@ ReasonOption = Annotated[
 def list_versions(directory: DirectoryOption = _DIRECTORY, json: JsonOption = False) -> None:
     """List every version, oldest first."""
     registry = _open(directory)
-    versions = registry.versions()
     if json:
-        history = registry.history
-        print_json(
-            {
-                "directory": str(directory),
-                "champion": history.champion,
-                "versions": [_values(registry, version) for version in versions],
-                "history": [event.to_json() for event in history.events],
-            }
-        )
+        print_json(registry.to_json())
         return
+    versions = registry.versions()
     if not versions:
         print_text(_line(f"{directory}: no versions; 'doppler registry add' adds one"))
         return
@@ -93,12 +85,11 @@ def show(
     """
     registry = _open(directory)
     found = _version(registry, version)
-    values = _values(registry, found)
     if json:
-        print_json(values)
+        print_json(registry.describe(found.id))
         return
     rows = [
-        ("status", values["status"]),
+        ("status", registry.status(found.id)),
         ("created", found.created),
         ("parent", found.parent or "-"),
         ("metrics", _metrics(found) or "-"),
@@ -275,22 +266,9 @@ def _version(registry: Registry, name: str) -> Version:
     return registry.require_champion()
 
 
-def _values(registry: Registry, version: Version) -> dict[str, Any]:
-    history = registry.history
-    values = version.to_json()
-    for key in ("format", "version"):
-        del values[key]
-    return {
-        **values,
-        "status": history.status(version.id),
-        "directory": str(version.directory),
-        "decisions": [event.to_json() for event in history.of(version.id)],
-    }
-
-
 def _tell(registry: Registry, version: Version, text: str, json: bool) -> None:
     if json:
-        print_json(_values(registry, version))
+        print_json(registry.describe(version.id))
     else:
         print_text(_line(text))
 

@@ -151,6 +151,43 @@ class Registry:
             )
         return champion
 
+    def describe(self, version: str) -> dict[str, Any]:
+        """Return what is known of a version, as JSON can express it.
+
+        Returns
+        -------
+        dict
+            ``id``, ``status``, ``created``, ``parent``, ``origin``, ``metrics``, ``files``,
+            ``directory``, and ``decisions`` with their evidence.
+
+        Raises
+        ------
+        RegistryError
+            As :meth:`version`.
+        """
+        return _described(self.version(version), self.history)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything, as JSON can express it.
+
+        Returns
+        -------
+        dict
+            ``directory``, ``champion``, ``versions`` as :meth:`describe` gives them, ``history``.
+
+        Raises
+        ------
+        RegistryError
+            If the history or a manifest is damaged.
+        """
+        history = self.history
+        return {
+            "directory": str(self.directory),
+            "champion": history.champion,
+            "versions": [_described(version, history) for version in self.versions()],
+            "history": [event.to_json() for event in history.events],
+        }
+
     def add(
         self,
         files: Mapping[str, str | os.PathLike[str]],
@@ -367,6 +404,17 @@ class Registry:
         ignore = self._work / _IGNORE
         if not ignore.exists():
             write_atomic(ignore, "*\n")
+
+
+def _described(version: Version, history: History) -> dict[str, Any]:
+    manifest = version.to_json()
+    return {
+        "id": version.id,
+        "status": history.status(version.id),
+        **{name: manifest[name] for name in ("created", "parent", "origin", "metrics", "files")},
+        "directory": str(version.directory),
+        "decisions": [event.to_json() for event in history.of(version.id)],
+    }
 
 
 def _copy(source: Path, target: Path) -> StoredFile:
