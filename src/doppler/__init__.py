@@ -64,6 +64,7 @@ _MODULES = {
     "policy": "doppler.policy",
     "problem": "doppler.problem",
     "profiling": "doppler.profiling",
+    "registry": "doppler.registry",
     "simulator": "doppler.simulator",
     "training": "doppler.training",
     "viewer": "doppler.viewer",
