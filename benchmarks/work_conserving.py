@@ -1,4 +1,4 @@
-"""Does the engine ever leave a device idle while an op placed on it is ready?
+"""How long the engine leaves a device idle while an op placed on it is ready: hardly ever.
 
 Random layered graphs of matrix products of some milliseconds, on two cpu devices, under random
 placements, by priority and first ready, first run. ``measure()`` returns the longest idle interval

@@ -17,6 +17,8 @@ from doppler.cli.profile import EXAMPLES as PROFILE_EXAMPLES
 from doppler.cli.profile import profile
 from doppler.cli.registry import EXAMPLES as REGISTRY_EXAMPLES
 from doppler.cli.registry import commands as registry_commands
+from doppler.cli.run import EXAMPLES as RUN_EXAMPLES
+from doppler.cli.run import run
 from doppler.cli.show import EXAMPLES as SHOW_EXAMPLES
 from doppler.cli.show import show
 from doppler.cli.simulate import EXAMPLES as SIMULATE_EXAMPLES
@@ -68,6 +70,7 @@ app.command("convert", epilog=_epilog(CONVERT_EXAMPLES))(convert)
 app.command("show", epilog=_epilog(SHOW_EXAMPLES))(show)
 app.command("place", epilog=_epilog(PLACE_EXAMPLES))(place)
 app.command("simulate", epilog=_epilog(SIMULATE_EXAMPLES))(simulate)
+app.command("run", epilog=_epilog(RUN_EXAMPLES))(run)
 app.command("compare", epilog=_epilog(COMPARE_EXAMPLES))(compare)
 app.add_typer(registry_commands(), name="registry", epilog=_epilog(REGISTRY_EXAMPLES))
 app.command("profile", epilog=_epilog(PROFILE_EXAMPLES))(profile)

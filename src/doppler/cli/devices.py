@@ -1,18 +1,27 @@
-"""How a simulated run uses each device."""
+"""How a run uses each device."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from doppler.problem import Problem
-    from doppler.simulator.simulate import Result
+    from doppler.engine import Execution
+    from doppler.simulator import Result
 
 
-def use_of_devices(problem: Problem, result: Result) -> dict[str, dict[str, Any]]:
-    """Sum up a run by device.
+def use_of_devices(
+    result: Result | Execution, memory: Iterable[float]
+) -> dict[str, dict[str, Any]]:
+    """Sum up a simulated or measured run by device.
+
+    Parameters
+    ----------
+    result : Result or Execution
+    memory : iterable of float, length devices
+        Bytes that each device has.
 
     Returns
     -------
@@ -23,19 +32,19 @@ def use_of_devices(problem: Problem, result: Result) -> dict[str, dict[str, Any]
     import numpy as np
 
     trace = result.trace
-    count = problem.n_devices
+    count = len(trace.device_names)
     busy = np.bincount(trace.device, trace.end - trace.start, minlength=count)
     ops = np.bincount(trace.device, minlength=count)
     makespan = result.makespan
     return {
-        device.name: {
+        name: {
             "ops": int(ops[d]),
             "busy_s": float(busy[d]),
             "load": float(busy[d] / makespan) if makespan > 0 else 0.0,
             "peak_memory_bytes": float(result.peak_memory[d]),
-            "memory_bytes": float(device.memory) if np.isfinite(device.memory) else None,
+            "memory_bytes": float(limit) if np.isfinite(limit) else None,
         }
-        for d, device in enumerate(problem.cluster.devices)
+        for d, (name, limit) in enumerate(zip(trace.device_names, memory, strict=True))
     }
 
 

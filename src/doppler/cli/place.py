@@ -60,7 +60,7 @@ def place(
         "runtime": runtime,
         "ops": problem.n_ops,
         "devices": problem.n_devices,
-        "by_device": use_of_devices(problem, result),
+        "by_device": use_of_devices(result, problem.arrays.capacity),
         "output": None if output is None else str(output),
     }
     if json:

@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 
     from doppler.graph import Graph
     from doppler.placement import Placement
+    from doppler.problem import Problem
+    from doppler.trace import Trace
+    from doppler.viewer import Labels
 
 EXAMPLES = (
     "doppler show layer.json",
     "doppler show layer.json -o layer.html",
     "doppler show placement.json --graph layer.json --cluster p100x4 --timeline -o run.html",
     "doppler show trace.json",
+    "doppler show trace.json --beside measured.json -o both.html",
 )
 _PLACEMENT, _TRACE = "doppler-placement", "doppler-trace"
 
@@ -50,6 +54,15 @@ def show(
     timeline: Annotated[
         bool, typer.Option("--timeline", help="Of a placement: its simulated run, not the graph.")
     ] = False,
+    beside: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--beside",
+            metavar="TRACE",
+            help="Further traces of the same graph below, on one time axis; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -70,10 +83,16 @@ def show(
             raise DopplerError(
                 f"{source}: is a {kind}; --graph, --cluster and --timeline go with a placement"
             )
+        if beside and not (kind == "trace" or timeline):
+            raise DopplerError(
+                f"{source}: is a {kind}; --beside goes with a trace, or a placement with --timeline"
+            )
+        others = _others(beside or [])
+        paged = output is not None
         page, summary, values = {
-            "graph": lambda: _graph(source, output is not None),
-            "placement": lambda: _placement(source, graph, cluster, timeline, output is not None),
-            "trace": lambda: _trace(source, output is not None),
+            "graph": lambda: _graph(source, paged),
+            "placement": lambda: _placement(source, graph, cluster, timeline, paged, others),
+            "trace": lambda: _trace(source, paged, others),
         }[kind]()
     if output is not None:
         from doppler.files import write_atomic
@@ -138,12 +157,29 @@ def _graph(source: str, paged: bool) -> tuple[str, RenderableType, dict[str, Any
     return render_graph(graph) if paged else "", summarize_graph(graph), values
 
 
-def _trace(source: str, paged: bool) -> tuple[str, RenderableType, dict[str, Any]]:
-    import numpy as np
+def _others(paths: list[Path]) -> list[Trace]:
+    if not paths:
+        return []
+    from doppler.viewer import load_chrome
 
-    from doppler.viewer import load_chrome, render_timeline, summarize_trace
+    return [load_chrome(path)[0] for path in paths]
+
+
+def _trace(
+    source: str, paged: bool, others: list[Trace]
+) -> tuple[str, RenderableType, dict[str, Any]]:
+    from doppler.viewer import load_chrome, render_timeline
 
     trace, labels = load_chrome(source)
+    values = _run(trace, others)
+    page = render_timeline([trace, *others], labels, Path(source).stem) if paged else ""
+    return page, _summaries([trace, *others], labels), values
+
+
+def _run(trace: Trace, others: list[Trace]) -> dict[str, Any]:
+    """Sum up a run, and those beside it."""
+    import numpy as np
+
     busy = np.bincount(trace.device, trace.end - trace.start, minlength=len(trace.device_names))
     values = {
         "label": trace.label,
@@ -152,12 +188,26 @@ def _trace(source: str, paged: bool) -> tuple[str, RenderableType, dict[str, Any
         "transfers": int(trace.transfer_op.size),
         "busy_s": dict(zip(trace.device_names, busy.tolist(), strict=True)),
     }
-    page = render_timeline(trace, labels, Path(source).stem) if paged else ""
-    return page, summarize_trace(trace, labels), values
+    return {**values, "beside": [_run(other, []) for other in others]} if others else values
+
+
+def _summaries(traces: list[Trace], source: Problem | Labels) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    from doppler.viewer import summarize_trace
+
+    parts = [part for trace in traces for part in (Text(), summarize_trace(trace, source))]
+    return Group(*parts[1:])
 
 
 def _placement(
-    source: str, graph: str | None, cluster: str | None, timeline: bool, paged: bool
+    source: str,
+    graph: str | None,
+    cluster: str | None,
+    timeline: bool,
+    paged: bool,
+    others: list[Trace],
 ) -> tuple[str, RenderableType, dict[str, Any]]:
     from doppler.placement import Placement
 
@@ -168,7 +218,7 @@ def _placement(
         values = _facts(placement)
         return "", _summary(values), values
     if timeline or cluster is not None:
-        return _simulated(source, graph, cluster, timeline, paged)
+        return _simulated(source, graph, cluster, timeline, paged, others)
     from doppler.viewer import render_graph
 
     loaded = read_graph(graph)
@@ -179,23 +229,31 @@ def _placement(
 
 
 def _simulated(
-    source: str, graph: str, cluster: str | None, timeline: bool, paged: bool
+    source: str,
+    graph: str,
+    cluster: str | None,
+    timeline: bool,
+    paged: bool,
+    others: list[Trace],
 ) -> tuple[str, RenderableType, dict[str, Any]]:
     from doppler.simulator import simulate
-    from doppler.viewer import render_graph, render_timeline, summarize_trace
+    from doppler.viewer import render_graph, render_timeline
 
     problem = read_problem(graph, cluster)
     placement = read_placement(Path(source), problem.graph)
     result = simulate(problem, placement)
     names = [device.name for device in problem.cluster.devices]
     values = {**_facts(placement, names), "makespan_s": result.makespan}
+    if others:
+        values["beside"] = [_run(other, []) for other in others]
     title = _title(problem.graph, placement)
     page = ""
     if paged and timeline:
-        page = render_timeline(result.trace, problem, title)
+        page = render_timeline([result.trace, *others], problem, title)
     elif paged:
         page = render_graph(problem.graph, placement, device_names=names, title=title)
-    summary = summarize_trace(result.trace, problem) if timeline else _summary(values)
+    traces = [result.trace, *others]
+    summary = _summaries(traces, problem) if timeline else _summary(values)
     return page, summary, values
 
 

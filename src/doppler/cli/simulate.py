@@ -76,7 +76,7 @@ def simulate(
         "devices": problem.n_devices,
         "transfers": int(run.transfer_op.size),
         "transfer_s": float((run.transfer_end - run.transfer_start).sum()),
-        "by_device": use_of_devices(problem, result),
+        "by_device": use_of_devices(result, problem.arrays.capacity),
         "trace": None if trace is None else str(trace),
     }
     if json:

@@ -110,7 +110,10 @@ def from_chrome(document: Any, source: str = "trace") -> tuple[Trace, OpLabels]:
     """
     other = document.get("otherData") if isinstance(document, Mapping) else None
     if not isinstance(other, Mapping) or other.get("format") != _FORMAT:
-        raise DopplerError(f"{source}: is not a trace; make one with 'doppler simulate --trace'")
+        raise DopplerError(
+            f"{source}: is not a trace; make one with 'doppler simulate --trace' or "
+            "'doppler run --trace'"
+        )
     if other.get("version") != _VERSION:
         raise DopplerError(
             f"{source}: is a trace of version {other.get('version')}, this Doppler reads "
