@@ -2,6 +2,7 @@
 
 from doppler.engine.backend import Backend, Session, Times, Workspace
 from doppler.engine.cpu import CpuBackend, CpuSession
+from doppler.engine.cuda import CudaBackend
 from doppler.engine.emulated import EmulatedBackend
 from doppler.engine.engine import Engine, Execution, execute, make_backend
 from doppler.engine.idleness import longest_idle
@@ -11,6 +12,7 @@ __all__ = [
     "Backend",
     "CpuBackend",
     "CpuSession",
+    "CudaBackend",
     "EmulatedBackend",
     "Engine",
     "Execution",

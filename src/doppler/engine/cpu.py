@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from doppler.engine.backend import Times
+from doppler.engine.backend import Backend, Times
 from doppler.engine.plan import Plan
 from doppler.engine.residency import Program, Residency
 from doppler.errors import DeviceMemoryError, EngineError
@@ -74,7 +74,8 @@ class CpuWorkspace:
 
     def start(self, plan: Plan) -> CpuSession:
         """Place the tiles that the plan reads."""
-        return CpuSession(self._backend, self._program, *self._residency.arrange(plan))
+        held, resident = self._residency.arrange(plan)
+        return CpuSession(self._program, held, resident, self._backend.threads)
 
     def close(self) -> None:
         """Give the memory of the tiles back."""
@@ -83,12 +84,8 @@ class CpuWorkspace:
     def _place(self, tensor: Tensor, device: int) -> Tensor:
         import torch
 
-        try:
+        with known_faults(self._backend):
             return tensor.detach().clone(memory_format=torch.contiguous_format)
-        except (MemoryError, RuntimeError) as error:
-            if self._backend.fault(error) is None:
-                raise
-            raise DeviceMemoryError(str(error).split("\n")[0]) from error
 
 
 class CpuSession:
@@ -96,10 +93,10 @@ class CpuSession:
 
     def __init__(
         self,
-        backend: CpuBackend,
         program: Program,
         held: list[dict[int, Tensor]],
         resident: list[float],
+        threads: int,
     ) -> None:
         import torch
 
@@ -108,7 +105,7 @@ class CpuSession:
         self.resident = resident
         self.sizes = program.sizes
         self.depth = [1] * len(held)
-        self._threads = backend.threads
+        self._threads = threads
         self._outputs = program.graph.outputs
         self._functions = program.functions
         self._sources = program.sources
@@ -196,6 +193,24 @@ class CpuSession:
         return {
             op: next(held[op] for held in self.held if op in held) for op in sorted(self._outputs)
         }
+
+
+@contextmanager
+def known_faults(backend: Backend) -> Iterator[None]:
+    """Raise as what it means an exception that a backend knows, outside of any op.
+
+    Raises
+    ------
+    EngineError
+        In place of what :meth:`Backend.fault` recognises.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        kind = backend.fault(error)
+        if kind is None:
+            raise
+        raise kind(str(error).split("\n")[0]) from error
 
 
 def _use_threads(number: int) -> None:

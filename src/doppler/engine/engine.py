@@ -207,6 +207,10 @@ def make_backend(name: str, n_devices: int) -> Backend:
 
     if name == "cpu":
         return CpuBackend(n_devices)
+    if name == "cuda":
+        from doppler.engine.cuda import CudaBackend, local_devices
+
+        return CudaBackend(local_devices(n_devices))
     raise UnknownNameError("backend", name, ("cpu", "cuda"))
 
 

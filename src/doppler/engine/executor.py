@@ -204,6 +204,8 @@ class Run:
                             continue
                     if launched:
                         op, value = launched.pop(0)
+                        if depth > 1:  # Another one was taken since.
+                            running[device] = (perf_counter(), op)
                         wait(op, device, value)
                         continue
                 except BaseException as error:
