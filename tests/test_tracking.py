@@ -236,10 +236,23 @@ with track("refine", folder + "/run.csv", {}, folder) as trackers:
     assert Path(entry.local_path) == policy
 
 
+@pytest.mark.slow
+def test_a_disabled_wandb_takes_everything_and_keeps_nothing(tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    policy = tmp_path / "policy.safetensors"
+    policy.write_bytes(b"weights")
+    with track("run", tmp_path / "run.csv", {}, tmp_path) as trackers:
+        trackers.log({"a": 1.0}, 0)
+        trackers.log_artifact({"id": "v2", "parent": "v1"}, {policy.name: policy})
+        assert trackers.report("Refinement", "# Text") is None
+    assert sorted(os.listdir(tmp_path)) == ["policy.safetensors", "run.csv"]
+
+
 class OnlineRun:
     """Stands for a run that W&B's servers know, of which there are none in a test."""
 
-    offline, entity, project = False, "team", "doppler"
+    offline, disabled, entity, project = False, False, "team", "doppler"
 
     def __init__(self) -> None:
         self.used: list[str] = []

@@ -166,7 +166,7 @@ class WandbTracker(_Closing):
 
         parent = manifest.get("parent")
         # Offline there is nobody to ask for it; the metadata still names it.
-        if parent is not None and not self._run.offline:
+        if parent is not None and not (self._run.offline or self._run.disabled):
             try:
                 self._run.use_artifact(f"{name}:{_alias(parent)}")
             except (wandb.Error, ValueError) as error:
@@ -181,7 +181,7 @@ class WandbTracker(_Closing):
 
     def report(self, title: str, markdown: str, metrics: Iterable[str] = ()) -> str | None:
         """Make a report; see :meth:`Trackers.report`."""
-        if self._run.offline:
+        if self._run.offline or self._run.disabled:
             logger.info("W&B is offline, so no report is made there; the local page has the same")
             return None
         try:

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -194,6 +195,8 @@ def test_a_changed_manifest_is_found(registry, add, old, new) -> None:
         (lambda text: text.replace('"version": 1', '"version": 7'), "has format version 7"),
         (lambda text: text.replace("promote", "demote"), "unknown event 'demote'"),
         (lambda text: text.replace('"v1"', '"../v1"'), "is no version"),
+        (lambda text: text.replace('"v1"', "null"), "is damaged"),
+        (lambda text: text.replace('"evidence": {', '"proof": {'), "is damaged"),
         (lambda text: text.replace('"previous": null', '"previous": "v9"'), "does not follow"),
     ],
 )
@@ -225,6 +228,11 @@ def test_files_that_do_not_belong_and_parents_that_are_gone_are_reported(registr
     assert registry.problems() == [
         f"{first.directory / 'notes.txt'}: is not in the manifest; remove it"
     ]
+    (first.directory / "notes.txt").unlink()
+    (registry.directory / "versions" / "v01").mkdir()
+    (problem,) = registry.problems()
+    assert problem.endswith("versions/v01: is no version; remove it")
+    (registry.directory / "versions" / "v01").rmdir()
     first.directory.rename(registry.directory / "elsewhere")
     (problem,) = registry.problems()
     assert problem.endswith("versions/v1: is missing, the parent of v2")
@@ -283,6 +291,7 @@ def test_what_json_cannot_express_is_refused_and_leaves_nothing(
     with pytest.raises(RegistryError, match="evidence must be what JSON can express"):
         registry.promote("v1", {"ratio": float("nan")})
     assert registry.champion is None
+    assert {*os.listdir(registry.directory.parent / ".registry")} <= {".gitignore", "lock"}
 
 
 def test_sources_that_cannot_be_read_are_refused(registry, tmp_path) -> None:
@@ -368,6 +377,13 @@ def test_two_processes_at_once_lose_nothing(tmp_path) -> None:
     assert sorted(contents) == sorted([b"a", b"b", b"c"] * 8)
     promoted = {event.id: event.evidence["worker"] for event in registry.history.events}
     assert promoted == {v.id: c.decode() for v, c in zip(versions, contents, strict=True)}
+
+
+def test_threads_of_one_process_wait_for_one_another(registry, add) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        ids = [version.id for version in pool.map(lambda i: add(bytes([i])), range(16))]
+    assert sorted(ids) == sorted(f"v{i}" for i in range(1, 17))
+    assert registry.problems() == []
 
 
 def _killed_at(directory: Path, step: int) -> bool:

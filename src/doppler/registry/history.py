@@ -173,7 +173,7 @@ def _event(entry: Mapping[str, Any]) -> Event:
     kind, version, previous = entry["event"], entry["id"], entry["previous"]
     if kind not in get_args(Kind):
         raise ValueError(f"unknown event {shown_value(kind)}")
-    for name in (version, previous):
-        if name is not None and not is_id(name):
+    for name in (version, *(() if previous is None else (previous,))):
+        if not is_id(name):
             raise ValueError(f"{shown_value(name)} is no version")
     return Event(kind, version, previous, str(entry["time"]), dict(entry["evidence"]))

@@ -324,6 +324,9 @@ class Registry:
             found.append(str(error))
             decided = set()
         there = self._ids()
+        folder = self.directory / _VERSIONS
+        entries = sorted(os.listdir(folder)) if folder.is_dir() else []
+        found += [f"{folder / x}: is no version; remove it" for x in entries if not is_id(x)]
         for version in sorted({*there, *decided}, key=number_of):
             try:
                 manifest = read_version(self._place(version))
@@ -383,7 +386,10 @@ class Registry:
             self._work.mkdir(parents=True, exist_ok=True)
             with FileLock(lock, timeout=self._timeout):
                 self._clean()
-                yield
+                try:
+                    yield
+                finally:
+                    self._clean()
         except Timeout:
             raise RegistryError(
                 f"{lock}: another process has held the registry for {self._timeout:g} s; wait "
