@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+import zoneinfo
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
@@ -11,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from doppler.cluster import Cluster
+from doppler.cluster.cluster import MAX_DEVICES
 from doppler.errors import DopplerError, ParamsError, UnknownNameError
 from doppler.files import read_text
 from doppler.graph.workloads import WORKLOADS
@@ -215,6 +218,94 @@ class EvaluateParams(Section):
     jitter_seeds: Count
 
 
+class SystemParams(Section):
+    """A graph that runs on real devices, and how to improve its placement there (Stage III).
+
+    Attributes
+    ----------
+    graph : str
+        Name of the graph.
+    backend : {"cpu", "cuda"}
+    devices : int
+        How many devices of the backend.
+    profile_seconds : float
+        Time to measure the devices in, about, for the cluster to begin with.
+    budget : float
+        Seconds of search for the placement to begin with.
+    timeout : float
+        Seconds after which one run of the graph is given up.
+    max_regret : float
+        What exploring may cost on average, as a share of the champion's time.
+    margin : float
+        A placement that is simulated to be slower than the champion by more than this share is
+        not tried.
+    """
+
+    graph: Name
+    backend: Literal["cpu", "cuda"]
+    devices: Annotated[int, Field(ge=1, le=MAX_DEVICES)]
+    profile_seconds: Positive
+    budget: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    timeout: Positive
+    max_regret: Positive
+    margin: Positive
+
+
+class RefineParams(SystemParams):
+    """Stage III as a stage of the pipeline.
+
+    Attributes
+    ----------
+    episodes : int
+        Runs of the graph.
+    """
+
+    episodes: Count
+
+
+class NightlyParams(SystemParams):
+    """The nightly refinement of the deployed policy.
+
+    Attributes
+    ----------
+    seconds : float
+        Time to refine for.
+    pairs : int
+        Paired runs of champion and challenger, at most.
+    confidence : float
+        Of the interval that decides on a promotion.
+    wait : float
+        Seconds that a second refinement on this machine waits for the first, before it is skipped.
+    lock : str
+        File that they lock: those that name the same one take turns.
+    commit : bool
+        Whether to commit what is recorded of the registry to Git.
+    cron : str
+        When the flow is served: minute, hour, day of the month, month, day of the week.
+    timezone : str
+        Of ``cron``, ``Europe/Berlin``.
+    """
+
+    seconds: Positive
+    pairs: Annotated[int, Field(ge=2)]
+    confidence: Annotated[float, Field(gt=0, lt=1)]
+    wait: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    lock: Annotated[str, Field(min_length=1)]
+    commit: bool
+    cron: Annotated[str, Field(pattern=r"^\S+( +\S+){4}$")]
+    timezone: str
+
+    @field_validator("timezone")
+    @classmethod
+    def _timezone_exists(cls, timezone: str) -> str:
+        known = zoneinfo.available_timezones()
+        if timezone not in known:
+            near = difflib.get_close_matches(timezone, known, n=1, cutoff=0.5)
+            hint = f": did you mean {near[0]!r}?" if near else ", such as 'Europe/Berlin'"
+            raise ValueError(f"{timezone!r} is not a time zone{hint}")
+        return timezone
+
+
 class Params(Section):
     """All parameters of the pipeline.
 
@@ -230,7 +321,9 @@ class Params(Section):
     policy : PolicyParams
     imitate : ImitateParams
     reinforce : ReinforceParams
+    refine : RefineParams
     evaluate : EvaluateParams
+    nightly : NightlyParams
     """
 
     seed: Annotated[int, Field(ge=0, lt=2**32)]
@@ -240,7 +333,9 @@ class Params(Section):
     policy: PolicyParams
     imitate: ImitateParams
     reinforce: ReinforceParams
+    refine: RefineParams
     evaluate: EvaluateParams
+    nightly: NightlyParams
 
     @field_validator("graphs")
     @classmethod
@@ -268,6 +363,14 @@ class Params(Section):
                     Cluster.load(cluster)
                 except DopplerError as error:
                     raise ValueError(f"{section}: {error}") from None
+        return self
+
+    @model_validator(mode="after")
+    def _graphs_of_systems_exist(self) -> Self:
+        for section, system in (("refine", self.refine), ("nightly", self.nightly)):
+            if system.graph not in self.graphs:
+                error = UnknownNameError("graph", system.graph, self.graphs)
+                raise ValueError(f"{section}.graph: {error}")
         return self
 
     @model_validator(mode="after")
