@@ -258,9 +258,12 @@ class RefineParams(SystemParams):
     ----------
     episodes : int
         Runs of the graph.
+    pairs : int
+        Paired runs in which the result is compared with what it began with.
     """
 
     episodes: Count
+    pairs: Annotated[int, Field(ge=1, le=1000)]
 
 
 class NightlyParams(SystemParams):
@@ -274,6 +277,10 @@ class NightlyParams(SystemParams):
         Paired runs of champion and challenger, at most.
     confidence : float
         Of the interval that decides on a promotion.
+    min_gain : float
+        Share by which a challenger must be faster at least.
+    looks : int
+        How often to look whether the comparison is decided before all pairs have run.
     wait : float
         Seconds that a second refinement on this machine waits for the first, before it is skipped.
     lock : str
@@ -287,8 +294,10 @@ class NightlyParams(SystemParams):
     """
 
     seconds: Positive
-    pairs: Annotated[int, Field(ge=2)]
-    confidence: Annotated[float, Field(gt=0, lt=1)]
+    pairs: Annotated[int, Field(ge=1, le=1000)]
+    confidence: Annotated[float, Field(ge=0.5, lt=1)]
+    min_gain: Fraction
+    looks: Count
     wait: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     lock: Annotated[str, Field(min_length=1)]
     commit: bool

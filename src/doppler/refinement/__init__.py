@@ -1,0 +1,1 @@
+"""Keeping a deployed policy improving on real devices: check, refine, compare, decide, report."""

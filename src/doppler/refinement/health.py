@@ -1,0 +1,77 @@
+"""Whether the devices of a machine work: each computes a small graph, whose results are known."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from doppler.engine import Backend, Engine
+from doppler.errors import EngineError
+from doppler.graph import workloads
+from doppler.graph.execution import assemble, make_tensors, run_sequential
+from doppler.placement import Placement
+
+# Of float32 results that are summed in another order.
+_RELATIVE, _ABSOLUTE = 1e-3, 1e-5
+
+
+class Health(NamedTuple):
+    """What a check found.
+
+    Attributes
+    ----------
+    device : str
+        Name of the device, or ``"all"``: ops and transfers spread over all devices.
+    healthy : bool
+    seconds : float
+        Makespan of the run that was checked; 0 if it failed.
+    finding : str
+        What is wrong, or ``"results are right"``.
+    """
+
+    device: str
+    healthy: bool
+    seconds: float
+    finding: str
+
+
+def check_device(backend: Backend, device: int | None, timeout: float) -> Health:
+    """Run a small graph on one device, or spread over all of them, and check its results.
+
+    Parameters
+    ----------
+    backend : Backend
+    device : int or None
+        None: all devices, every op on another one than the op before it.
+    timeout : float
+        Seconds after which a run is given up.
+
+    Returns
+    -------
+    Health
+        Of the second of two runs: the first may load libraries and start the device.
+    """
+    import torch
+
+    name = "all" if device is None else backend.device_names[device]
+    graph = workloads.ffnn(64, 32, 64, 16, tiles=2)
+    tensors = make_tensors(graph)
+    expected = assemble(graph, run_sequential(graph, tensors))
+    count = len(backend.device_names)
+    devices = np.arange(graph.n_ops) % count if device is None else np.full(graph.n_ops, device)
+    placement = Placement(devices.astype(np.int32))
+    try:
+        with Engine(graph, backend, tensors=tensors) as engine:
+            engine.run(placement, timeout=timeout)
+            execution = engine.run(placement, timeout=timeout)
+        found = assemble(graph, execution.outputs)
+    except EngineError as error:
+        return Health(name, False, 0.0, str(error))
+    for result, tensor in expected.items():
+        if not torch.allclose(found[result], tensor, rtol=_RELATIVE, atol=_ABSOLUTE):
+            off = float((found[result] - tensor).abs().max())
+            return Health(
+                name, False, execution.makespan, f"computes {result} wrong, off by up to {off:.3g}"
+            )
+    return Health(name, True, execution.makespan, "results are right")

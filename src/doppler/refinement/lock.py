@@ -1,0 +1,99 @@
+"""One refinement at a time on a machine, and a note of who is at it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from doppler.errors import DopplerError
+from doppler.files import write_atomic
+
+
+class OccupiedError(DopplerError):
+    """Another refinement has held the machine for as long as this one would wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds the machine.
+
+    Attributes
+    ----------
+    run : str
+        Id of its flow run; empty if it has none.
+    pid : int
+    since : str
+        UTC, ISO 8601.
+    """
+
+    run: str
+    pid: int
+    since: str
+
+
+@contextmanager
+def hold_machine(path: str | os.PathLike[str], wait: float, run: str) -> Iterator[Holder | None]:
+    """Hold the machine for the time of a ``with`` block.
+
+    The lock of a process that ends is free, however it ended. What it noted of itself stays if it
+    was killed, so that its successor can tell.
+
+    Parameters
+    ----------
+    path : path-like
+        The lock; the note lies beside it.
+    wait : float
+        Seconds to wait for the present holder.
+    run : str
+        Id of this flow run.
+
+    Yields
+    ------
+    Holder or None
+        The last one, if it was killed while it held the machine.
+
+    Raises
+    ------
+    OccupiedError
+        If the machine is still held then; says by whom and since when.
+    DopplerError
+        If the file cannot be made.
+    """
+    place = Path(path)
+    note = place.with_name(f"{place.name}.json")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        # Not of one thread: Prefect may run what is inside in another.
+        lock = FileLock(place, thread_local=False)
+        lock.acquire(timeout=wait)
+    except Timeout:
+        holder = _read(note)
+        who = f"process {holder.pid} since {holder.since}" if holder else "another process"
+        raise OccupiedError(
+            f"{place}: a refinement is under way here, by {who}; waited {wait:g} s for it"
+        ) from None
+    except OSError as error:
+        raise DopplerError(f"{place}: cannot be locked ({error.strerror or error})") from None
+    try:
+        killed = _read(note)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        write_atomic(note, json.dumps({"run": run, "pid": os.getpid(), "since": now}) + "\n")
+        yield killed
+    finally:
+        note.unlink(missing_ok=True)
+        lock.release()
+
+
+def _read(note: Path) -> Holder | None:
+    try:
+        values = json.loads(note.read_text(encoding="utf-8"))
+        return Holder(str(values["run"]), int(values["pid"]), str(values["since"]))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
