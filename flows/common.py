@@ -12,11 +12,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from uuid import UUID
 
+import doppler
 from doppler import Cluster, Problem, load_graph
-from doppler.errors import DopplerError
+from doppler.errors import DopplerError, EngineError
 from doppler.files import write_atomic
-from doppler.params import Case, Params, load_params
+from doppler.graph import Graph
+from doppler.params import Case, GraphParams, Params, load_params
 
 if TYPE_CHECKING:
     from prefect import Task
@@ -44,15 +47,27 @@ for _name, _value in SETTINGS.items():
 from prefect import flow, task  # noqa: E402
 from prefect.artifacts import create_markdown_artifact  # noqa: E402
 from prefect.cache_policies import NO_CACHE  # noqa: E402
+from prefect.client.orchestration import get_client  # noqa: E402
+from prefect.exceptions import ObjectNotFound  # noqa: E402
+from prefect.runtime import flow_run  # noqa: E402
+from prefect.settings import get_current_settings  # noqa: E402
+from prefect.states import Cancelled, Completed, Crashed  # noqa: E402
 from prefect.task_runners import ThreadPoolTaskRunner  # noqa: E402
 
 __all__ = [
+    "Cancelled",
+    "Completed",
+    "PassingError",
     "ThreadPoolTaskRunner",
+    "build_graph",
     "flow",
+    "flow_run_id",
+    "get_current_settings",
     "graph_path",
     "incumbent_path",
     "load_problem",
     "main",
+    "mark_crashed",
     "markdown_table",
     "publish",
     "state_path",
@@ -62,12 +77,20 @@ __all__ = [
 ]
 
 
+class PassingError(DopplerError):
+    """A fault outside this process, which may be over at the next try."""
+
+
 def _worth_retrying(_task: object, _run: object, state: State[object]) -> bool:
     """Say whether trying again may help.
 
-    A fault of the machine may pass; a wrong input stays, and what was called off is not wanted.
+    A fault of the machine or its devices may pass; a wrong input stays, and what was called off is
+    not wanted.
     """
-    return not isinstance(state.result(raise_on_failure=False), DopplerError | CancelledError)
+    result = state.result(raise_on_failure=False)
+    if isinstance(result, PassingError | EngineError):
+        return True
+    return not isinstance(result, DopplerError | CancelledError)
 
 
 def step(name: str) -> Callable[[Callable[P, R]], Task[P, R]]:
@@ -86,6 +109,39 @@ def step(name: str) -> Callable[[Callable[P, R]], Task[P, R]]:
         # DVC knows what is up to date; two caches would disagree one day.
         cache_policy=NO_CACHE,
     )
+
+
+def flow_run_id() -> str:
+    """Id of the flow run that this code is part of."""
+    return str(flow_run.id or "")
+
+
+def mark_crashed(run: str, message: str) -> bool:
+    """Tell Prefect that a run has ended that could not say so itself.
+
+    Returns
+    -------
+    bool
+        Whether the server took it for running.
+    """
+    try:
+        number = UUID(run)
+    except ValueError:
+        return False
+    with get_client(sync_client=True) as client:
+        try:
+            state = client.read_flow_run(number).state
+        except ObjectNotFound:
+            return False
+        if state is None or state.is_final():
+            return False
+        client.set_flow_run_state(number, Crashed(message=message), force=True)
+        return True
+
+
+def build_graph(spec: GraphParams) -> Graph:
+    """Generate a graph that ``params.yaml`` describes."""
+    return doppler.workloads.make(spec.workload, tiles=spec.tiles, **spec.sizes)
 
 
 def graph_path(name: str) -> Path:

@@ -304,7 +304,7 @@ class Trackers(_Closing):
 
 def track(
     name: str,
-    csv_path: str | os.PathLike[str],
+    csv_path: str | os.PathLike[str] | None,
     config: Mapping[str, Any],
     directory: str | os.PathLike[str] = ".",
 ) -> Trackers:
@@ -317,14 +317,14 @@ def track(
     ----------
     name : str
         Name of the run.
-    csv_path : path-like
-        The CSV file.
+    csv_path : path-like or None
+        The CSV file, if there is to be one.
     config : mapping
         The run's parameters.
     directory : path-like
         W&B keeps its files in ``wandb`` under it.
     """
-    trackers: list[Tracker] = [CsvTracker(csv_path)]
+    trackers: list[Tracker] = [] if csv_path is None else [CsvTracker(csv_path)]
     try:
         import wandb
     except ModuleNotFoundError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from doppler.placement import Placement
 from doppler.policy.checkpoint import save_policy
 from doppler.refinement.start import CLUSTER, PLACEMENT
 from doppler.registry import POLICY
+from doppler.training.history import Run
 from doppler.training.online import Refiner
 
 # Failed runs in a row after which the machine is at fault, not a placement.
@@ -78,6 +80,12 @@ def refine(
 def measurement(engine: Engine, placement: Placement, timeout: float) -> Callable[[], float]:
     """Make a function that runs a placement once and returns its makespan."""
     return lambda: engine.run(placement, timeout=timeout).makespan
+
+
+def run_metrics(run: Run) -> dict[str, float]:
+    """Return the figures of a run that are known, for a tracker."""
+    values = {"measured_s": run.measured, "ratio": run.ratio, "regret": run.regret}
+    return {name: value for name, value in values.items() if not math.isnan(value)}
 
 
 def save_refined(refiner: Refiner, folder: Path, info: Mapping[str, Any]) -> dict[str, Path]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from doppler.cluster import Cluster
 from doppler.graph import Graph
 from doppler.graph.fingerprint import fingerprint
@@ -130,3 +132,12 @@ def start_from(
             return Start(problem, placement, policy)
     placement = place(problem, policy=policy, budget=devices.budget, seed=seed)
     return Start(problem, placement, policy)
+
+
+def same_placement(one: Placement, other: Placement) -> bool:
+    """Whether two placements run alike: equal devices and priorities."""
+    if one.priority is None or other.priority is None:
+        alike = one.priority is other.priority
+    else:
+        alike = bool(np.array_equal(one.priority, other.priority))
+    return alike and bool(np.array_equal(one.devices, other.devices))

@@ -1,0 +1,118 @@
+"""Stage III: the policy improves on real devices. models/refined, reports/refine.*."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+
+from common import flow, graph_path, main, markdown_table, publish, step, write_metrics
+from doppler import load_graph
+from doppler.engine import Engine, make_backend
+from doppler.errors import EngineError
+from doppler.evaluation.promotion import compare_paired
+from doppler.params import Params
+from doppler.placement import Placement
+from doppler.policy.checkpoint import load_policy
+from doppler.refinement.session import measurement, refine, run_metrics, save_refined
+from doppler.refinement.start import CLUSTER, PLACEMENT, Devices, Start, same_placement, start_anew
+from doppler.tracking import track
+from doppler.training.guard import Guard
+from doppler.training.online import Refiner
+from doppler.training.progress import training_bar
+
+POLICY_FILE = Path("models/policy.safetensors")
+REFINED = Path("models/refined")
+CURVE = Path("reports/refine.csv")
+# What a run that was killed goes on from.
+STATE = Path(".cache/refine")
+
+
+@step("measure the devices and place the graph")
+def begin(params: Params) -> Start:
+    """Measure the machine, and let the policy place the graph on what was found."""
+    settings = params.refine
+    devices = Devices(settings.backend, settings.devices, settings.profile_seconds, settings.budget)
+    graph = load_graph(graph_path(settings.graph))
+    first = STATE / PLACEMENT
+    start = start_anew(graph, devices, POLICY_FILE, STATE / CLUSTER, params.seed)
+    if first.exists():
+        return Start(start.problem, Placement.load(first), start.policy)
+    start.placement.save(first)
+    return start
+
+
+@step("refine")
+def train(params: Params, start: Start) -> dict[str, float]:
+    """Refine, compare with the beginning, and save; return the metrics."""
+    settings, graph = params.refine, start.problem.graph
+    with Engine(graph, make_backend(settings.backend, settings.devices)) as engine:
+        with (
+            Refiner(
+                start.problem,
+                start.placement,
+                policy=load_policy(start.policy),
+                directory=STATE / "refiner",
+                guard=Guard(settings.max_regret, settings.margin),
+                seed=params.seed,
+            ) as refiner,
+            training_bar("refine") as bar,
+        ):
+            refine(
+                refiner,
+                engine,
+                episodes=settings.episodes,
+                timeout=settings.timeout,
+                progress=lambda done: bar(
+                    done, settings.episodes, {"mean_regret": refiner.mean_regret}
+                ),
+            )
+        refined = refiner.champion
+        ratio = compare(engine, start.placement, refined, params)
+    metrics = {
+        "runs": float(len(refiner.history)),
+        "mean_regret": refiner.mean_regret,
+        "failed": float(sum(math.isnan(run.measured) for run in refiner.history)),
+        **ratio,
+    }
+    info = {"stage": "refine", "seed": params.seed, "training": [graph.name], "metrics": metrics}
+    files = save_refined(refiner, REFINED, info)
+    refiner.history.save_csv(CURVE)
+    with track("refine", None, params.model_dump(mode="json")) as trackers:
+        for run in refiner.history:
+            trackers.log(run_metrics(run), step=run.run)
+        trackers.keep("doppler-refined", "policy", files, info)
+    write_metrics("reports/refine.json", metrics)
+    return metrics
+
+
+def compare(
+    engine: Engine, before: Placement, after: Placement, params: Params
+) -> dict[str, float]:
+    """Measure how much faster the placement has become: the ratio of makespans, its interval."""
+    if same_placement(before, after):
+        return {"changed": 0.0, "ratio": 1.0, "low": 1.0, "high": 1.0}
+    settings = params.refine
+    result = compare_paired(
+        measurement(engine, before, settings.timeout),
+        measurement(engine, after, settings.timeout),
+        pairs=settings.pairs,
+        warmup=1,
+        problems=[settings.graph],
+        seed=params.seed,
+    )
+    if result.ratio is None or result.low is None or result.high is None:
+        raise EngineError(f"refine: {result.text}")
+    return {"changed": 1.0, "ratio": result.ratio, "low": result.low, "high": result.high}
+
+
+@flow(name="refine")
+def stage(params: Params) -> None:
+    """Train the policy on real devices."""
+    metrics = train(params, begin(params))
+    publish("refine", "Refinement", markdown_table(("metric", "value"), metrics.items()))
+    shutil.rmtree(STATE)
+
+
+if __name__ == "__main__":
+    main(stage)
