@@ -48,15 +48,23 @@ from prefect import flow, task  # noqa: E402
 from prefect.artifacts import create_markdown_artifact  # noqa: E402
 from prefect.cache_policies import NO_CACHE  # noqa: E402
 from prefect.client.orchestration import get_client  # noqa: E402
+from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule  # noqa: E402
 from prefect.exceptions import ObjectNotFound  # noqa: E402
 from prefect.runtime import flow_run  # noqa: E402
-from prefect.settings import get_current_settings  # noqa: E402
+from prefect.settings import (  # noqa: E402
+    PREFECT_API_URL,
+    get_current_settings,
+    temporary_settings,
+)
 from prefect.states import Cancelled, Completed, Crashed  # noqa: E402
 from prefect.task_runners import ThreadPoolTaskRunner  # noqa: E402
 
 __all__ = [
+    "PREFECT_API_URL",
     "Cancelled",
     "Completed",
+    "CronSchedule",
+    "IntervalSchedule",
     "PassingError",
     "ThreadPoolTaskRunner",
     "build_graph",
@@ -72,6 +80,7 @@ __all__ = [
     "publish",
     "state_path",
     "step",
+    "temporary_settings",
     "traces_path",
     "write_metrics",
 ]

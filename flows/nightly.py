@@ -32,7 +32,7 @@ from doppler.graph import Graph
 from doppler.graph.fingerprint import fingerprint
 from doppler.params import NightlyParams, Params, load_params
 from doppler.placement import Placement
-from doppler.policy.checkpoint import PRETRAINED, load_policy
+from doppler.policy.checkpoint import PRETRAINED, load_policy, read_header, save_policy
 from doppler.refinement.health import Health, check_device
 from doppler.refinement.lock import Holder, OccupiedError, hold_machine
 from doppler.refinement.night import (
@@ -118,10 +118,11 @@ def find_champion(
         return champion, start_from(champion, graph, devices, measured, seed)
     policy = TRAINED if TRAINED.exists() else PRETRAINED
     start = start_anew(graph, devices, policy, measured, seed)
+    copied = save_policy(load_policy(policy), WORK / POLICY, read_header(policy)["info"])
     placement = start.placement.save(WORK / PLACEMENT)
     storage.begin()
     first = registry.add(
-        {POLICY: start.policy, PLACEMENT: placement, CLUSTER: measured},
+        {POLICY: copied, PLACEMENT: placement, CLUSTER: measured},
         origin=origin(graph, settings, seed),
     )
     return registry.promote(first.id, {"reason": f"the first version, from {policy}"}), start

@@ -43,9 +43,10 @@ class Storage:
         DopplerError
             If the record was changed while the registry was ahead of it.
         """
-        if self._note.exists():
+        if self._note.exists() and Path(DIRECTORY).exists():
             self._settle()
             return "recorded the registry that an interrupted refinement left"
+        self._note.unlink(missing_ok=True)
         if not RECORD.exists():
             return "nothing is recorded of the registry yet"
         done = _dvc("pull", str(RECORD))
@@ -71,7 +72,7 @@ class Storage:
         """
         if RECORD.exists() and not _is_record(RECORD):
             RECORD.unlink()  # A writer was killed.
-        done = _dvc("add", "--quiet", DIRECTORY)
+        done = _dvc("add", DIRECTORY)
         if done.returncode != 0:
             raise PassingError(f"{DIRECTORY}: cannot be recorded ({_reason(done)})")
         self._note.unlink(missing_ok=True)
@@ -86,7 +87,7 @@ class Storage:
         """
         if not has_remote():
             return "warning: there is no remote to push the registry to"
-        done = _dvc("push", "--quiet", str(RECORD))
+        done = _dvc("push", str(RECORD))
         if done.returncode != 0:
             raise PassingError(f"{RECORD}: cannot be pushed ({_reason(done)})")
         return "the registry is recorded and pushed"

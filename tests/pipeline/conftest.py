@@ -80,6 +80,9 @@ def small(values: dict) -> dict:
         samples=2,
         jitter_seeds=2,
     )
+    system = {"graph": "smaller", "profile_seconds": 0.5, "budget": 0.1}
+    values["refine"].update(system, episodes=40, pairs=10)
+    values["nightly"].update(system, seconds=2.0, pairs=12, wait=1.0)
     return values
 
 

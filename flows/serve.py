@@ -1,0 +1,146 @@
+"""Serve the nightly refinement on this machine, by a schedule, until Ctrl-C.
+
+The schedule is that of params.yaml unless another is given. Runs, their results, and which of them
+failed or are late are shown by Prefect's page. Without a server (PREFECT_API_URL) one is started on
+this machine, and stopped at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from common import (
+    PREFECT_API_URL,
+    CronSchedule,
+    IntervalSchedule,
+    get_current_settings,
+    temporary_settings,
+)
+from doppler.errors import DopplerError
+from doppler.params import load_params
+from nightly import STATE, nightly
+
+NIGHTLY = Path(__file__).with_name("nightly.py")
+HOST = "127.0.0.1"
+START_SECONDS = 180.0
+STOP_SECONDS = 30.0
+
+
+def answers(url: str) -> bool:
+    """Whether a Prefect server answers at an address."""
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5) as response:
+            return bool(response.status == 200)
+    except (OSError, ValueError):
+        return False
+
+
+@contextmanager
+def server(port: int) -> Iterator[str]:
+    """Find a Prefect server, or run one for the time of a ``with`` block; gives its address.
+
+    Raises
+    ------
+    DopplerError
+        If the server that is configured does not answer, or none can be started.
+    """
+    configured = get_current_settings().api.url
+    if configured:
+        if not answers(configured):
+            raise DopplerError(
+                f"{configured}: no Prefect server answers; start it, or unset PREFECT_API_URL"
+            )
+        yield configured
+        return
+    url = f"http://{HOST}:{port}/api"
+    if answers(url):
+        yield url
+        return
+    log = STATE / "server.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "prefect", "server", "start"),
+                *("--host", HOST, "--port", str(port)),
+            ],
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            # Ctrl-C is not for it: what is being served still has to tell it of its end.
+            start_new_session=True,
+        )
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while not answers(url):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise DopplerError(f"the Prefect server did not start; {log} tells why")
+            time.sleep(0.2)
+        yield url
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serve; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument("--cron", help='such as "0 2 * * *", in the time zone of params.yaml')
+    when.add_argument("--interval", type=float, metavar="SECONDS", help="run every so often")
+    when.add_argument("--once", action="store_true", help="run once, now, and end")
+    parser.add_argument("--params", default="params.yaml", metavar="FILE")
+    parser.add_argument("--port", type=int, default=4200, help="of a server that is started")
+    given = parser.parse_args(arguments)
+    if given.interval is not None and not 1 <= given.interval < float("inf"):
+        parser.error("--interval must be at least 1")
+    settings = load_params(given.params).nightly
+    with server(given.port) as url, temporary_settings({PREFECT_API_URL: url}):
+        page = get_current_settings().ui_url or url.removesuffix("/api")
+        print(f"Prefect's page: {page}", flush=True)
+        if given.once:
+            command = [sys.executable, str(NIGHTLY), "--params", given.params]
+            environment = os.environ | {"PREFECT_API_URL": url}
+            return subprocess.run(command, env=environment, check=False).returncode
+        if given.interval is not None:
+            schedule = IntervalSchedule(interval=timedelta(seconds=given.interval))
+            said = f"every {given.interval:g} s"
+        else:
+            cron = given.cron or settings.cron
+            schedule = CronSchedule(cron=cron, timezone=settings.timezone)
+            said = f"at {cron!r} {settings.timezone}"
+        print(
+            f"Serving 'nightly/nightly' {said}; 'prefect deployment run nightly/nightly' runs it "
+            "now, Ctrl-C ends",
+            flush=True,
+        )
+        nightly.serve(
+            "nightly",
+            schedules=[schedule],
+            parameters={"params_file": given.params},
+            limit=1,
+            print_starting_message=False,
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except DopplerError as fault:
+        print(f"error: {fault}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
