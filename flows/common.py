@@ -78,6 +78,7 @@ __all__ = [
     "mark_crashed",
     "markdown_table",
     "publish",
+    "publish_page",
     "state_path",
     "step",
     "temporary_settings",
@@ -192,7 +193,12 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> 
 
 def publish(key: str, title: str, table: str) -> None:
     """Show a table in Prefect, as an artifact of the flow that is running."""
-    create_markdown_artifact(key=key, markdown=f"# {title}\n\n{table}\n")
+    publish_page(key, f"# {title}\n\n{table}\n")
+
+
+def publish_page(key: str, markdown: str) -> None:
+    """Show Markdown in Prefect, as an artifact of the flow that is running."""
+    create_markdown_artifact(key=key, markdown=markdown)
 
 
 def main(stage: Callable[[Params], object]) -> None:

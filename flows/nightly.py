@@ -23,26 +23,24 @@ from common import (
     flow_run_id,
     mark_crashed,
     publish,
+    publish_page,
     step,
 )
 from doppler.engine import Backend, Engine, make_backend
 from doppler.errors import DopplerError
 from doppler.evaluation.promotion import PairedResult, compare_paired
+from doppler.evaluation.refinement_report import (
+    RefinementReport,
+    refinement_markdown,
+    refinement_report,
+)
 from doppler.graph import Graph
 from doppler.graph.fingerprint import fingerprint
 from doppler.params import NightlyParams, Params, load_params
 from doppler.placement import Placement
 from doppler.policy.checkpoint import PRETRAINED, load_policy, read_header, save_policy
-from doppler.refinement.health import Health, check_device
+from doppler.refinement.health import Health, check_device, health_markdown
 from doppler.refinement.lock import Holder, OccupiedError, hold_machine
-from doppler.refinement.night import (
-    SAME,
-    TITLE,
-    Night,
-    health_markdown,
-    night_markdown,
-    write_night,
-)
 from doppler.refinement.session import measurement, refine, run_metrics, save_refined
 from doppler.refinement.start import (
     CLUSTER,
@@ -54,7 +52,6 @@ from doppler.refinement.start import (
     start_from,
 )
 from doppler.registry import POLICY, Registry, Version, describe_origin
-from doppler.trace import Trace
 from doppler.tracking import track
 from doppler.training.guard import Guard
 from doppler.training.history import History
@@ -69,8 +66,8 @@ STATE = Path(".cache/nightly")
 WORK = STATE / "work"
 REPORT = Path("reports/refinement.html")
 TRAINED = Path("models/policy.safetensors")
-# Of the artifacts in W&B.
-ARTIFACT = "doppler-policy"
+# Why nothing is compared.
+SAME = "the challenger places the graph as the champion does"
 
 
 class Refined(NamedTuple):
@@ -79,13 +76,6 @@ class Refined(NamedTuple):
     challenger: Version
     runs: History
     mean_regret: float
-
-
-class Compared(NamedTuple):
-    """What comparing came to; no result if the placements are equal."""
-
-    result: PairedResult | None
-    timelines: dict[str, Trace]
 
 
 @step("close the books of a run that was killed")
@@ -175,33 +165,23 @@ def compare(
     backend: Backend,
     settings: NightlyParams,
     seed: int,
-) -> Compared:
-    """Run champion and challenger in turn."""
-    placements = {
-        champion.id: start.placement,
-        challenger.id: Placement.load(challenger.path(PLACEMENT)),
-    }
+) -> PairedResult | None:
+    """Run champion and challenger in turn; None if they would run alike."""
+    placement = Placement.load(challenger.path(PLACEMENT))
+    if same_placement(start.placement, placement):
+        return None
     with Engine(start.problem.graph, backend) as engine:
-        measures = [measurement(engine, each, settings.timeout) for each in placements.values()]
-        result = None
-        if not same_placement(*placements.values()):
-            result = compare_paired(
-                *measures,
-                pairs=settings.pairs,
-                confidence=settings.confidence,
-                min_gain=settings.min_gain,
-                looks=settings.looks,
-                warmup=1,
-                problems=[start.problem.graph.name],
-                seed=seed,
-            )
-        if result is not None and result.failure is not None:
-            del placements[challenger.id]
-        timelines = {
-            name: engine.run(placement, timeout=settings.timeout).trace
-            for name, placement in placements.items()
-        }
-    return Compared(result, timelines)
+        return compare_paired(
+            measurement(engine, start.placement, settings.timeout),
+            measurement(engine, placement, settings.timeout),
+            pairs=settings.pairs,
+            confidence=settings.confidence,
+            min_gain=settings.min_gain,
+            looks=settings.looks,
+            warmup=1,
+            problems=[start.problem.graph.name],
+            seed=seed,
+        )
 
 
 @step("promote or keep")
@@ -230,26 +210,51 @@ def push(storage: Storage, message: str, commits: bool) -> str:
 
 
 @step("report")
-def report(night: Night, registry: Registry, params: Params) -> None:
+def report(
+    began: str,
+    registry: Registry,
+    champion: Version,
+    refined: Refined,
+    result: PairedResult | None,
+    params: Params,
+) -> None:
     """Show the night as a page, in Prefect and in W&B."""
-    write_night(night, registry, REPORT)
-    markdown = night_markdown(night)
-    title = f"{TITLE}, {night.began}"
-    publish("nightly", title, markdown)
-    challenger = registry.version(night.challenger)
+    settings, challenger = params.nightly, refined.challenger
+    night = RefinementReport(
+        runs=[{**run._asdict(), "mean_regret": run.regret} for run in refined.runs],
+        decision=result,
+        champion=champion.id,
+        challenger=challenger.id,
+        max_regret=settings.max_regret,
+        versions=registry.to_json()["versions"],
+        backend=settings.backend,
+        title=f"Doppler: nightly refinement, {began}",
+    )
+    refinement_report(night, REPORT)
+    markdown = refinement_markdown(night)
+    publish_page("nightly", markdown)
+    promoted = result is not None and result.promote
     with track("nightly", None, params.model_dump(mode="json")) as trackers:
-        for run in night.runs:
+        for run in refined.runs:
             trackers.log(run_metrics(run), step=run.run)
-        trackers.log(night.metrics, step=len(night.runs) + 1)
-        trackers.keep(
-            ARTIFACT,
-            "policy",
+        trackers.log(figures(refined, result), step=len(refined.runs) + 1)
+        trackers.log_artifact(
+            challenger.to_json(),
             {name: challenger.path(name) for name in challenger.files},
-            {**challenger.to_json(), "decision": night.decision},
-            [f"registry-{challenger.id}", *(["champion"] if night.promoted else [])],
-            parent=f"registry-{night.champion}",
+            aliases=["champion"] if promoted else [],
         )
-        trackers.report(title, markdown)
+        trackers.report(night.title, markdown, ["regret", "measured_s"])
+
+
+def figures(refined: Refined, result: PairedResult | None) -> dict[str, float]:
+    """Sum up the night for W&B."""
+    found: dict[str, float] = {"promoted": 0.0}
+    if result is not None:
+        ratios = {"ratio": result.ratio, "low": result.low, "high": result.high}
+        found = {"promoted": float(result.promote)} | {
+            f"challenger_{name}": value for name, value in ratios.items() if value is not None
+        }
+    return {"runs": len(refined.runs), "mean_regret": refined.mean_regret, **found}
 
 
 def origin(graph: Graph, settings: NightlyParams, seed: int) -> dict[str, object]:
@@ -272,8 +277,8 @@ def discard(folder: Path) -> None:
         shutil.rmtree(trash)
 
 
-def refine_tonight(params: Params) -> Night:
-    """Do all of a night's work.
+def refine_tonight(params: Params) -> str:
+    """Do all of a night's work; return what was decided.
 
     Raises
     ------
@@ -286,38 +291,28 @@ def refine_tonight(params: Params) -> Night:
     graph = build_graph(params.graphs[settings.graph])
     backend = make_backend(settings.backend, settings.devices)
     places: list[tuple[str, int | None]] = [(n, i) for i, n in enumerate(backend.device_names)]
-    health = tuple(
+    health = [
         check(name, backend, device, settings.timeout) for name, device in [*places, ("all", None)]
-    )
+    ]
     publish("devices", "Devices", health_markdown(health))
     unhealthy = [f"{each.device} ({each.finding})" for each in health if not each.healthy]
     if unhealthy:
         raise DopplerError(f"nothing was refined, unhealthy are {', '.join(unhealthy)}")
     until = time.monotonic() + settings.seconds
     champion, start = find_champion(storage, registry, graph, settings, params.seed)
+    # Another one every night that has another champion.
     seed = params.seed + champion.number
-    challenger, runs, regret = improve(
-        storage, registry, champion, start, backend, settings, seed, until
-    )
-    result, timelines = compare(champion, challenger, start, backend, settings, seed)
+    refined = improve(storage, registry, champion, start, backend, settings, seed, until)
+    challenger = refined.challenger
+    result = compare(champion, challenger, start, backend, settings, seed)
     decide(storage, registry, challenger, result)
-    night = Night(
-        began=began,
-        graph=graph,
-        backend=settings.backend,
-        health=health,
-        runs=runs,
-        mean_regret=regret,
-        champion=champion.id,
-        challenger=challenger.id,
-        result=result,
-        timelines=timelines,
-    )
-    print(night.decision)
-    print(push(storage, f"Nightly refinement: {night.decision}", settings.commit))
-    report(night, registry, params)
+    said = f"{champion.id} stays champion: {SAME}" if result is None else result.text
+    decision = f"{challenger.id} against {champion.id}: {said}"
+    print(decision)
+    print(push(storage, f"Nightly refinement: {decision}", settings.commit))
+    report(began, registry, champion, refined, result, params)
     discard(WORK)
-    return night
+    return decision
 
 
 @flow(name="nightly", log_prints=True)
@@ -335,7 +330,7 @@ def nightly(params_file: str = "params.yaml") -> State[None]:
         with hold_machine(settings.lock, settings.wait, flow_run_id()) as killed:
             if killed is not None:
                 print(close_books(killed))
-            return Completed(message=refine_tonight(params).decision)
+            return Completed(message=refine_tonight(params))
     except OccupiedError as error:
         return Cancelled(name="Skipped", message=str(error))
 

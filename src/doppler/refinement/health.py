@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from doppler.errors import EngineError
 from doppler.graph import workloads
 from doppler.graph.execution import assemble, make_tensors, run_sequential
 from doppler.placement import Placement
+from doppler.viewer.units import format_seconds
 
 # Of float32 results that are summed in another order.
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-5
@@ -75,3 +77,13 @@ def check_device(backend: Backend, device: int | None, timeout: float) -> Health
                 name, False, execution.makespan, f"computes {result} wrong, off by up to {off:.3g}"
             )
     return Health(name, True, execution.makespan, "results are right")
+
+
+def health_markdown(health: Iterable[Health]) -> str:
+    """Lay out what was found as a Markdown table."""
+    rows = [
+        f"| {each.device} | {'healthy' if each.healthy else '**unhealthy**'} | "
+        f"{format_seconds(each.seconds)} | {' '.join(each.finding.split()).replace('|', '/')} |"
+        for each in health
+    ]
+    return "\n".join(["| device | state | took | finding |", "| --- | --- | --- | --- |", *rows])
