@@ -141,6 +141,8 @@ def improve(
             directory=state,
             guard=Guard(settings.max_regret, settings.margin),
             seed=seed,
+            # The machine is here to refine: learn as much as there is to learn after every run.
+            background=False,
         ) as refiner,
         Engine(graph, backend) as engine,
     ):

@@ -55,6 +55,8 @@ def train(params: Params, start: Start) -> dict[str, float]:
                 directory=STATE / "refiner",
                 guard=Guard(settings.max_regret, settings.margin),
                 seed=params.seed,
+                # The machine is here to refine: learn as much as there is to learn after every run.
+                background=False,
             ) as refiner,
             training_bar("refine") as bar,
         ):
