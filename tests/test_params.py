@@ -40,7 +40,8 @@ def test_the_shipped_file_is_valid_and_survives_a_round_trip(values, load) -> No
 
 
 def test_nothing_has_a_default_elsewhere(values, load) -> None:
-    for section in ("imitate", "reinforce", "traces", "policy", "evaluate"):
+    sections = ("traces", "policy", "imitate", "reinforce", "refine", "evaluate", "nightly")
+    for section in sections:
         for key in list(values[section]):
             fewer = {**values, section: {k: v for k, v in values[section].items() if k != key}}
             with pytest.raises(ParamsError, match=rf"params.yaml: {section}.{key} is missing$"):
@@ -69,6 +70,19 @@ def test_nothing_has_a_default_elsewhere(values, load) -> None:
         ("evaluate.budget", -1.0, r"evaluate.budget is -1.0: .* greater than or equal to 0"),
         ("policy.features", "all", r"policy.features is 'all': .*'full' or 'paper'"),
         ("graphs", {}, r"graphs is {}: .* at least 1 item"),
+        ("refine.backend", "cdua", r"refine.backend is 'cdua': .*'cpu' or 'cuda'"),
+        ("refine.graph", "fnn", r"refine.graph: unknown graph 'fnn': did you mean 'ffnn'\?"),
+        ("refine.episode", 5, r"refine: unknown parameter 'episode': did you mean 'episodes'\?"),
+        ("nightly.graph", "fnn", r"nightly.graph: unknown graph 'fnn': did you mean 'ffnn'\?"),
+        ("nightly.seconds", 0.0, r"nightly.seconds is 0.0: .* greater than 0"),
+        ("nightly.confidence", 0.3, r"nightly.confidence is 0.3: .* greater than or equal to 0.5"),
+        ("nightly.wait", -1.0, r"nightly.wait is -1.0: .* greater than or equal to 0"),
+        ("nightly.cron", "0 2 * *", r"nightly.cron is '0 2 \* \*': .* match pattern"),
+        (
+            "nightly.timezone",
+            "Europe/Berln",
+            r"nightly.timezone: 'Europe/Berln' is not a time zone: did you mean 'Europe/Berlin'\?",
+        ),
         (
             "graphs.ffnn.workload",
             "fnn",
