@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -232,8 +233,10 @@ def test_the_thread_learns_and_ends(problem: Problem, champion: Placement) -> No
     with refiner(problem, champion, background=True, learn_share=1.0) as found:
         for number in range(60):
             found.observe(run(found.next(), number))
+            time.sleep(0.02)
         found.next()
     assert len(found.history) == 60
+    assert {run.kind for run in found.history} > {"champion"}
     assert found.error is None
     assert threading.active_count() == before
 

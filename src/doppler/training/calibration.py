@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +36,8 @@ LIMIT = 5.0
 # Runs whose traces count, and the least error of a factor that traces gave.
 TRACED = 20
 TRACE_ERROR = 0.02
+# Simulated ops, all placements together, between two pauses: a few milliseconds.
+SLICE_OPS = 100_000
 # Shortest modelled duration, as a share of the longest, that a trace is compared with.
 SHORTEST = 1e-3
 
@@ -151,6 +153,16 @@ class Observations(NamedTuple):
     ordered: BoolArray
     target: FloatArray
     error: FloatArray
+
+    def part(self, placements: slice) -> Observations:
+        """Return some of the placements, without a copy."""
+        return Observations(
+            self.devices[placements],
+            self.priority[placements],
+            self.ordered[placements],
+            self.target[placements],
+            self.error[placements],
+        )
 
 
 def observations(
@@ -293,32 +305,31 @@ class Calibration:
             self._shown[index] = min(max(middle, -LIMIT), LIMIT)
             self._shown_error[index] = TRACE_ERROR + deviation / np.sqrt(len(seen))
 
-    def see(self, seen: Observations) -> None:
-        """Take the measurements, in place of those before."""
+    def see(self, seen: Observations) -> Iterator[None]:
+        """Take the measurements, in place of those before; with pauses."""
         self._observations = seen
         for each in [self._best, *self._all]:
-            each.loss = self._loss(each.values)
+            each.loss = yield from self._loss(each.values)
         self._keep_best()
 
     def improve(self, changes: int) -> Iterator[None]:
-        """Try random changes of the explanations by turns; a pause after each."""
+        """Try random changes of the explanations by turns, with pauses."""
         if self._observations is None:
             return
         if np.isfinite(self._shown).any():
-            self._start_from_traces()
+            yield from self._start_from_traces()
         for number in range(changes):
             each = self._all[number % EXPLANATIONS]
             values = self._changed(each.values)
             limit = each.loss + self._rng.exponential()
-            loss = self._loss(values, limit)
+            loss = yield from self._loss(values, limit)
             if loss <= limit:
                 each.values, each.loss = values, loss
                 if loss < self._best.loss:
                     self._best = dataclasses.replace(each)
-            yield
 
-    def predict(self, seen: Observations) -> FloatArray:
-        """Simulate placements by the best explanation and each of the others.
+    def predict(self, seen: Observations) -> Generator[None, None, FloatArray]:
+        """Simulate placements by the best explanation and each of the others, with pauses.
 
         Returns
         -------
@@ -327,16 +338,14 @@ class Calibration:
         """
         found = np.empty((1 + EXPLANATIONS, len(seen.target)))
         for row, each in zip(found, [self._best, *self._all], strict=True):
-            _makespans(
-                self._arrays(each.values),
-                seen.devices,
-                seen.priority,
-                seen.ordered,
-                self._work,
-                row,
-            )
+            arrays = self._arrays(each.values)
+            for some in self._slices(seen):
+                part = seen.part(some)
+                _makespans(arrays, part.devices, part.priority, part.ordered, self._work, row[some])
+                yield
         with np.errstate(divide="ignore"):
-            return np.log(found)
+            logs: FloatArray = np.log(found)
+        return logs
 
     @property
     def state(self) -> FloatArray:
@@ -362,7 +371,7 @@ class Calibration:
         if least.loss < self._best.loss:
             self._best = dataclasses.replace(least)
 
-    def _start_from_traces(self) -> None:
+    def _start_from_traces(self) -> Iterator[None]:
         """Offer every explanation the factors that the traces show."""
         n_devices = self.problem.n_devices
         known = np.isfinite(self._shown)
@@ -370,7 +379,7 @@ class Calibration:
             values = each.values.copy()
             common = np.repeat(values[:2], [n_devices, self._size - 2 - n_devices])
             values[2:][known] = (self._shown - common)[known]
-            loss = self._loss(values)
+            loss = yield from self._loss(values)
             if loss < each.loss:
                 each.values, each.loss = values, loss
         self._keep_best()
@@ -417,25 +426,39 @@ class Calibration:
             array.setflags(write=False)
         return arrays._replace(compute=compute, latency=latency, factor=factor)
 
-    def _loss(self, values: FloatArray, limit: float = np.inf) -> float:
-        """Negative logarithm of the posterior, up to a constant."""
+    def _slices(self, seen: Observations) -> Iterator[slice]:
+        count, size = len(seen.target), max(1, SLICE_OPS // self.problem.n_ops)
+        return (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+    def _loss(self, values: FloatArray, limit: float = np.inf) -> Generator[None, None, float]:
+        """Negative logarithm of the posterior, up to a constant; with pauses.
+
+        Anything above ``limit`` once that is exceeded.
+        """
         loss = float((np.abs(values) / self._scale).sum())
         off = np.abs(np.concatenate(self._logs(values)) - self._shown) / self._shown_error
         huber = np.where(off < BEND, 0.5 * off**2, BEND * (off - 0.5 * BEND))
         loss += float(np.nansum(huber))
         seen = self._observations
-        if seen is None or loss > limit:
+        if seen is None:
             return loss
-        return loss + float(
-            _misfit(
-                self._arrays(values),
-                seen.devices,
-                seen.priority,
-                seen.ordered,
-                seen.target,
-                seen.error,
-                BEND,
-                limit - loss,
-                self._work,
+        arrays = self._arrays(values)
+        for some in self._slices(seen):
+            if loss > limit:
+                break
+            part = seen.part(some)
+            loss += float(
+                _misfit(
+                    arrays,
+                    part.devices,
+                    part.priority,
+                    part.ordered,
+                    part.target,
+                    part.error,
+                    BEND,
+                    limit - loss,
+                    self._work,
+                )
             )
-        )
+            yield
+        return loss

@@ -22,8 +22,8 @@ IntArray = npt.NDArray[np.int32]
 
 LEARNING_RATE = 2e-4
 GRADIENT_NORM = 1.0
-# Episodes of an update, measured or simulated.
-BATCH = 8
+# Episodes of an update, measured or simulated: so many, or as many as these ops make, but two.
+BATCH, BATCH_OPS = 8, 100_000
 
 
 class Feedback(NamedTuple):
@@ -62,6 +62,11 @@ class PolicyLearner:
         self.optimizer = torch.optim.Adam(policy.parameters(), LEARNING_RATE, fused=True)
         self._gradient = Gradient(policy, threads=1)
         self._case = TrainingCase("production", problem, threads=1)
+
+    @property
+    def batch(self) -> int:
+        """Episodes of an update: fewer of a large graph, whose records take up memory."""
+        return max(2, min(BATCH, BATCH_OPS // self._case.problem.n_ops))
 
     def face(self, problem: Problem) -> None:
         """Let the policy see another problem from now on."""

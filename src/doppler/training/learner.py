@@ -33,7 +33,7 @@ from doppler.training.calibration import (
     TraceFactors,
     observations,
 )
-from doppler.training.feedback import BATCH, Feedback, PolicyLearner
+from doppler.training.feedback import Feedback, PolicyLearner
 from doppler.training.guard import Guard, Ledger
 from doppler.training.history import CANDIDATE, CHALLENGER, CHAMPION, EPISODE, History
 from doppler.training.journal import Journal
@@ -47,6 +47,10 @@ FloatArray = npt.NDArray[np.float64]
 
 # Placements that the simulator is fitted to: those run last.
 FITTED = 48
+# Runs after which what was measured is no longer held against the simulator: systems change.
+LASTING = 1000
+# Change of a factor's logarithm that is worth making the problem anew for.
+NOTICED = 0.002
 # Changes of the explanations tried after a run.
 CHANGES = 64
 # Moves of a search of the calibrated simulator, and of those one slice of work.
@@ -135,6 +139,7 @@ class Learner:
         self.calibration = Calibration(problem, seed)
         self.trial: Trial | None = None
         self._learner = PolicyLearner(self.policy, problem)
+        self._faced = np.zeros(problem.n_devices + len(problem.cluster.links))
         self._options = Options(problem, runtime)
         first = self._options.add(champion, CHAMPION)
         if first is None:
@@ -143,8 +148,8 @@ class Learner:
         self._champions = [first]
         self._must_recover = False
         self._fresh = False
-        self._batch: deque[Feedback] = deque(maxlen=BATCH)
-        self._logs: dict[int, FloatArray] = {}
+        self._batch: deque[Feedback] = deque(maxlen=self._learner.batch)
+        self._logs: dict[Option, FloatArray] = {}
         self._surprises: deque[float] = deque(maxlen=SURPRISES)
         self._rounds = 0
         self._plans = 0
@@ -241,15 +246,14 @@ class Learner:
         self._rounds += 1
         rng = np.random.default_rng([self.seed, 7, self._rounds])
         if self.ledger.baseline is not None:
-            self.calibration.see(self._observations(self._fitted()))
-            yield
+            yield from self.calibration.see(self._observations(self._fitted()))
             yield from self.calibration.improve(CHANGES)
             self._face()
             yield
         if self._rounds % POLICY_EVERY == 1:
             yield from self._learn(rng)
         yield from self._search(rng)
-        self._foresee()
+        yield from self._foresee()
 
     def close(self) -> None:
         """Write the state and let go of files and threads."""
@@ -364,7 +368,8 @@ class Learner:
     # Predictions.
 
     def _fitted(self) -> list[Option]:
-        tried = [option for option in self._options.tried if option.logs]
+        since = len(self.history) - LASTING
+        tried = [each for each in self._options.tried if each.logs and each.last > since]
         return sorted(tried, key=lambda option: option.last)[-FITTED:]
 
     def _observations(self, options: list[Option]) -> Observations:
@@ -375,23 +380,23 @@ class Learner:
             self.runtime,
         )
 
-    def _foresee(self) -> None:
+    def _foresee(self) -> Iterator[None]:
         """Predict every open option anew, as logarithms of seconds by explanation."""
         options = [self.champion, *self._open_options()]
-        found = self.calibration.predict(self._observations(options))
-        self._logs = {}
+        champion = self.champion
+        found = yield from self.calibration.predict(self._observations(options))
+        foreseen = {}
         for option, logs in zip(options, found.T, strict=True):
             if option.logs:
                 # What its own runs show beyond the model, the more the more of them there are.
                 off = float(np.median(option.logs)) - logs
                 logs = logs + off * len(option.logs) / (len(option.logs) + 1.0)
-            self._logs[id(option)] = logs
-        champion = self._logs[id(self.champion)]
+            foreseen[option] = logs
         self._options.keep(
-            {key: float((logs - champion).min()) for key, logs in self._logs.items()}
+            {option: float((logs - foreseen[champion]).min()) for option, logs in foreseen.items()}
         )
-        kept = {id(option) for option in [self.champion, *self._open_options()]}
-        self._logs = {key: logs for key, logs in self._logs.items() if key in kept}
+        kept = {self.champion, champion, *self._open_options()}
+        self._logs = {option: logs for option, logs in foreseen.items() if option in kept}
 
     def _open_options(self) -> list[Option]:
         tried = (
@@ -413,8 +418,8 @@ class Learner:
 
     def _relative(self, option: Option) -> FloatArray | None:
         """Logarithm of an option's seconds over the champion's, by explanation."""
-        logs = self._logs.get(id(option))
-        champion = self._logs.get(id(self.champion))
+        logs = self._logs.get(option)
+        champion = self._logs.get(self.champion)
         return None if logs is None or champion is None else logs - champion
 
     def _ratio(self, option: Option, worst: bool = False) -> float:
@@ -424,7 +429,7 @@ class Learner:
         return math.exp(float(relative.max() if worst else relative[0]))
 
     def _predicted(self, option: Option) -> float:
-        logs = self._logs.get(id(option))
+        logs = self._logs.get(option)
         return math.nan if logs is None else math.exp(float(logs[0]))
 
     def _promising(self, rng: np.random.Generator) -> Option | None:
@@ -464,8 +469,8 @@ class Learner:
             factors = self.calibration.what_if(rng)
         problem = factors.problem(self.believed)
         yield
-        starts = [option for option in self._open_options() if id(option) in self._logs]
-        starts = sorted(starts, key=lambda option: float(self._logs[id(option)][0]))[:8]
+        starts = [option for option in self._open_options() if option in self._logs]
+        starts = sorted(starts, key=lambda option: float(self._logs[option][0]))[:8]
         annealer = Annealer(problem, 1, self.runtime, RECREATE_SHARE)
         chains = [annealer.chain(option.placement) for option in [self.champion, *starts]]
         chain = min(chains, key=lambda chain: chain.best)
@@ -483,25 +488,26 @@ class Learner:
         yield
 
     def _face(self) -> None:
-        """Let search and policy see the calibrated problem."""
-        self.problem = self.calibration.factors.problem(self.believed)
-        self._learner.face(self.problem)
+        """Let search and policy see the calibrated problem, if it has changed."""
+        factors = np.log(np.concatenate(self.calibration.factors))
+        if np.abs(factors - self._faced).max() > NOTICED:
+            self._faced = factors
+            self.problem = self.calibration.factors.problem(self.believed)
+            self._learner.face(self.problem)
 
     def _learn(self, rng: np.random.Generator) -> Iterator[None]:
         """Update the policy, and let it propose."""
         best = min(
             [self.champion, *self._open_options()],
-            key=lambda option: (
-                float(self._logs[id(option)][0]) if id(option) in self._logs else 0.0
-            ),
+            key=lambda option: float(self._logs[option][0]) if option in self._logs else 0.0,
         )
-        if len(self._batch) == BATCH:
+        if len(self._batch) == self._batch.maxlen:
             yield from self._learner.from_runs(list(self._batch))
             self._batch.clear()
         order = self._order(best.placement)
         incumbent = Placement(best.placement.devices, rank_of(order))
         makespan = simulate(self.problem, best.placement, runtime=self.runtime).makespan
-        seeds = rng.integers(2**31, size=BATCH).tolist()
+        seeds = rng.integers(2**31, size=self._learner.batch).tolist()
         yield from self._learner.from_simulator(incumbent, makespan, seeds, self.runtime)
         modes = [(GREEDY, [0]), (SAMPLE, rng.integers(2**31, size=4).tolist())]
         for mode, seeds in modes:

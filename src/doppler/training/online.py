@@ -136,6 +136,7 @@ class Refiner:
         self._flown = 0.0
         self._closed = False
         self._error: BaseException | None = None
+        self._learning = False
         self._thread: threading.Thread | None = None
         if background:
             self._thread = threading.Thread(target=self._live, name="doppler-refiner", daemon=True)
@@ -279,6 +280,11 @@ class Refiner:
         return self._learner.ledger.mean
 
     @property
+    def learning(self) -> bool:
+        """Whether the thread has something to learn from that it has not been through yet."""
+        return self._learning
+
+    @property
     def error(self) -> BaseException | None:
         """What stopped learning, if anything did."""
         return self._error
@@ -298,8 +304,9 @@ class Refiner:
             outcome = _Outcome(self._running, makespan, trace, failed)
             self._running = None
             self._flown += time.perf_counter() - self._since
-            # What is prepared did not know of this.
-            self._prepared.clear()
+            if makespan is None:
+                # What is prepared counts on a champion that runs.
+                self._prepared.clear()
             if self._thread is not None:
                 self._inbox.append(outcome)
                 self._news.notify()
@@ -364,6 +371,7 @@ class Refiner:
                 debt -= self.learn_share * flight + (now - at - flight)
                 debt, flown, at = max(debt, -SAVED), total, now
                 busy = work is not None or self._learner.has_work
+                self._learning = busy or bool(self._inbox)
                 if not self._inbox:
                     if self._closed:
                         return

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -85,9 +87,9 @@ class Options:
             self.untried = [each for each in self.untried if each is not option]
         return option.number
 
-    def keep(self, scores: dict[int, float]) -> None:
-        """Forget the worst of those never run; ``scores`` by ``id`` of the option."""
-        self.untried.sort(key=lambda option: scores.get(id(option), 0.0))
+    def keep(self, scores: Mapping[Option, float]) -> None:
+        """Forget those never run whose score is the highest; what has none yet stays."""
+        self.untried.sort(key=lambda option: scores.get(option, -math.inf))
         for option in self.untried[UNTRIED:]:
             del self._known[self._key(option.placement)]
         del self.untried[UNTRIED:]

@@ -1,0 +1,117 @@
+"""What Stage III costs production: the time of ``next()``, and runs with learning on and off.
+
+Runs of a small FFNN on two devices of the cpu backend, always under the same placement: a few runs
+with the refiner learning in the background, with its default share of a core, by turns with a few
+while it sleeps and is not asked. ``slowdown`` is the median over the pairs of the ratio of their
+seconds, less 1. ``next_p99_us`` is of a refiner whose thread is given all of a core.
+
+``measure()`` returns the figures; ``python benchmarks/refiner.py [--json]`` prints them.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from statistics import median
+from typing import Any
+
+import numpy as np
+from figures import print_figures
+
+from doppler import Cluster, Placement, Problem, place, workloads
+from doppler.engine import CpuBackend, Engine
+from doppler.training.guard import Guard
+from doppler.training.online import Refiner
+
+# Runs in a row, and pairs of such rows.
+BLOCK, PAIRS = 3, 100
+# A share so small that the learner waits.
+ASLEEP = 1e-9
+CALLS = 3000
+# Nothing but the champion runs, so that all runs have one placement.
+ONLY_CHAMPION = Guard(max_regret=1e-9)
+
+
+def problem() -> Problem:
+    """Ops of some milliseconds on two devices."""
+    sizes = {"batch": 1024, "inputs": 512, "hidden": 1024, "outputs": 512}
+    return Problem(workloads.ffnn(**sizes), Cluster.uniform(2))
+
+
+def slowdown(found: Problem, champion: Placement) -> dict[str, Any]:
+    """Run production by turns with learning and without."""
+    ratios, taken = [], []
+    with (
+        Engine(found.graph, CpuBackend(2)) as engine,
+        Refiner(found, champion, guard=ONLY_CHAMPION) as refiner,
+    ):
+
+        def learning() -> float:
+            begin = time.perf_counter()
+            for _ in range(BLOCK):
+                refiner.observe(engine.run(refiner.next()).makespan)
+            return time.perf_counter() - begin
+
+        def quiet() -> float:
+            # One run is under way as far as the refiner knows, with next to no share.
+            placement, share = refiner.next(), refiner.learn_share
+            refiner.learn_share = ASLEEP
+            time.sleep(0.02)
+            begin = time.perf_counter()
+            for _ in range(BLOCK):
+                makespan = engine.run(placement).makespan
+            seconds = time.perf_counter() - begin
+            refiner.learn_share = share
+            refiner.observe(makespan)
+            return seconds
+
+        learning()
+        busy = 0
+        for pair in range(PAIRS):
+            if pair % 2:
+                with_it, without = learning(), quiet()
+            else:
+                without, with_it = quiet(), learning()
+            busy += refiner.learning
+            ratios.append(with_it / without - 1.0)
+            taken.append(without / BLOCK)
+    low, high = np.quantile(ratios, [0.25, 0.75])
+    return {
+        "slowdown": median(ratios),
+        "slowdown_quartiles": [float(low), float(high)],
+        "run_ms": 1e3 * median(taken),
+        "runs_while_learning": busy / PAIRS,
+    }
+
+
+def next_seconds(found: Problem, champion: Placement) -> dict[str, Any]:
+    """Time next() while the learner has work and a whole core."""
+    taken, busy = [], 0
+    gc.collect()
+    with Refiner(found, champion, learn_share=1.0) as refiner:
+        for number in range(CALLS):
+            busy += refiner.learning
+            begin = time.perf_counter()
+            refiner.next()
+            taken.append(time.perf_counter() - begin)
+            time.sleep(0.002)
+            refiner.observe(0.01 * (1.0 + 0.01 * (number % 3)))
+            time.sleep(0.002)
+    p50, p99, most = 1e6 * np.quantile(taken, [0.5, 0.99, 1.0])
+    return {
+        "next_p99_us": float(p99),
+        "next_p50_us": float(p50),
+        "next_max_us": float(most),
+        "next_while_learning": busy / CALLS,
+    }
+
+
+def measure() -> dict[str, Any]:
+    """Every figure of this file, about a minute on two cores."""
+    found = problem()
+    champion = place(found, budget=0.5)
+    return {**next_seconds(found, champion), **slowdown(found, champion)}
+
+
+if __name__ == "__main__":
+    print_figures(measure, __doc__)
