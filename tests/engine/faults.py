@@ -23,12 +23,16 @@ def no_fault(*where: int) -> None:
 
 
 class FaultyBackend:
-    """Calls ``at_op`` and ``at_transfer`` first; they may be replaced between runs."""
+    """Calls ``at_op`` and ``at_transfer`` first; they may be replaced between runs.
 
-    def __init__(self, backend: Backend | None = None) -> None:
+    ``at_once`` takes the place of the backend's own: the size up to which workers copy themselves.
+    """
+
+    def __init__(self, backend: Backend | None = None, at_once: float | None = None) -> None:
         self.backend = backend or CpuBackend(2)
         self.at_op: OpFault = no_fault
         self.at_transfer: TransferFault = no_fault
+        self.at_once = at_once
         self.name = self.backend.name
         self.device_names = self.backend.device_names
         self.memory = self.backend.memory
@@ -60,5 +64,7 @@ class FaultyWorkspace:
             self.backend.at_transfer(op, source, target)
             return copy(op, source, target, value)
 
+        if self.backend.at_once is not None:
+            session.at_once = self.backend.at_once
         session.launch, session.copy = faulty_launch, faulty_copy
         return session

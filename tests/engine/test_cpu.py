@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from executable_graphs import (
     random_placement,
     small_workload,
 )
+from faults import FaultyBackend
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -50,7 +52,10 @@ def test_any_graph_equals_the_sequential_run(graph: Graph, data: st.DataObject) 
     devices = data.draw(st.lists(st.integers(0, n_devices - 1), min_size=n_ops, max_size=n_ops))
     whole = st.lists(st.integers(-(2**31), 2**31 - 1), min_size=n_ops, max_size=n_ops)
     placement = Placement(devices, data.draw(st.one_of(st.none(), whole)))
-    result = execute(graph, placement, CpuBackend(n_devices), timeout=60)
+    # Copiers copy all outputs, or the larger ones, or none.
+    at_once = data.draw(st.sampled_from([-1.0, 16.0, math.inf]))
+    backend = FaultyBackend(CpuBackend(n_devices), at_once)
+    result = execute(graph, placement, backend, timeout=60)
     assert_equals_sequential(graph, result)
     assert_possible(graph, placement, result.trace)
 

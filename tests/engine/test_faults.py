@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import signal
 import threading
@@ -30,7 +31,9 @@ GRAPH = layered_graph(layers=6, width=4)
 # Every layer on both devices, so that both work and both copy.
 PLACEMENT = Placement([op % 2 for op in range(GRAPH.n_ops)])
 FAULTY_OP = 9
-# Ops whose output a copier moves.
+# Who copies: the copiers all outputs, or the workers.
+COPIERS, WORKERS = -1.0, math.inf
+# Ops whose output is moved.
 SENT = [u for u in range(4, 20) if any((v - u) % 2 for v in GRAPH.dst[GRAPH.src == u].tolist())]
 
 
@@ -45,9 +48,9 @@ def no_thread_is_left() -> Iterator[None]:
     assert not threads()
 
 
-@pytest.fixture
-def backend() -> FaultyBackend:
-    return FaultyBackend(CpuBackend(2))
+@pytest.fixture(params=[COPIERS, WORKERS], ids=["copiers", "workers"])
+def backend(request: pytest.FixtureRequest) -> FaultyBackend:
+    return FaultyBackend(CpuBackend(2), at_once=request.param)
 
 
 @pytest.fixture

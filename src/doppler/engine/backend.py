@@ -45,8 +45,9 @@ class Session(Protocol):
     """One run.
 
     Values are whatever the backend computes with. ``launch`` and ``wait`` of a device are called
-    in its worker thread only, ``copy`` in the copier thread of the link; ``request`` is called
-    while the executor's lock is held, so in the order in which ops end, and must be quick.
+    in its worker thread only, ``copy`` in the copier thread of the link or, for a small output, in
+    the worker thread of the source. ``request`` is called while the executor's lock is held, so in
+    the order in which ops end, and must be quick; it is not called for a small output.
 
     Attributes
     ----------
@@ -59,12 +60,16 @@ class Session(Protocol):
         Bytes of each output.
     depth : list of int, length devices
         How many ops may be launched on a device before the first of them has ended.
+    at_once : float
+        Outputs of at most so many bytes are small: the worker copies them itself, for it would take
+        longer to wake a copier.
     """
 
     held: list[dict[int, Any]]
     resident: list[float]
     sizes: list[float]
     depth: list[int]
+    at_once: float
 
     def on_device(self, device: int) -> AbstractContextManager[object]:
         """Surround everything that a worker thread does."""

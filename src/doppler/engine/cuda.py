@@ -200,6 +200,7 @@ class CudaSession(CpuSession):
         self._devices = backend.devices
         self._streams = streams
         self._blocking = not backend.polls
+        self.at_once = -1.0  # A copy needs the streams of its link.
         self.depth = [1 if stream is None else _LAUNCH_AHEAD for stream in streams.compute]
         self._device_of = [0] * program.graph.n_ops
         self._events: list[tuple[Any, Any] | None] = [None] * program.graph.n_ops

@@ -150,6 +150,7 @@ class EmulatedSession:
         self.resident = np.bincount(plan.devices, arrays.param_bytes, minlength=n_devices).tolist()
         self.sizes = arrays.output_bytes.tolist()
         self.depth = [1] * n_devices
+        self.at_once = -1.0
         self._seconds, self._moving = backend.draw(plan)
         self._producers = plan.producers
         self._channel = arrays.channel.tolist()

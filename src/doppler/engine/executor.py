@@ -3,7 +3,8 @@
 Invariant: a worker waits only while its heap of ready ops is empty, and a copier only while
 nothing in its queue is due. Both look and fall asleep under the lock of the run, and whoever adds
 to an empty heap or queue under that lock wakes its thread. Hence no device idles while an op that
-is placed on it is ready, but for the time that the operating system takes to wake a thread.
+is placed on it is ready, but for the time that the operating system takes to wake a thread. What is
+copied faster than a thread wakes, the worker copies itself before it looks for its next op.
 
 All state is guarded by one lock, which is held for some microseconds per op. Values are computed,
 copied and freed outside it.
@@ -73,7 +74,8 @@ class Run:
         self._running: list[tuple[float, int] | None] = [None] * n_devices
         self._link_of, lanes = _lanes(session, plan)
         self._queues: list[list[_Request]] = [[] for _ in lanes]
-        self._carried: list[tuple[float, int, int, int] | None] = [None] * len(lanes)
+        # Last come the copies that workers make themselves.
+        self._carried: list[tuple[float, int, int, int] | None] = [None] * (len(lanes) + n_devices)
         self._lanes = lanes
         # Threads: first the workers, then the copiers. Each sleeps on a lock of its own.
         n_threads = n_devices + len(lanes)
@@ -173,6 +175,8 @@ class Run:
         lock, alarm, heap = self._lock, self._alarms[device], self._heaps[device]
         launch, wait = session.launch, session.wait
         running, depth = self._running, session.depth[device]
+        away, sizes, at_once = self._plan.away, session.sizes, session.at_once
+        copies: list[Any] = []
         launched: list[tuple[int, Any]] = []
         garbage: list[Any] = []
         op, value = -1, None
@@ -181,7 +185,7 @@ class Run:
             while True:
                 with lock:
                     if op >= 0:
-                        self._complete(op, device, value, garbage)
+                        self._complete(op, device, value, copies, garbage)
                     if self._stop:
                         return
                     if heap:
@@ -194,7 +198,7 @@ class Run:
                         op = -1
                         running[device] = None
                         self._asleep[device] = True
-                value = None
+                value, copies = None, []
                 garbage.clear()
                 try:
                     if op >= 0:
@@ -207,13 +211,32 @@ class Run:
                         if depth > 1:  # Another one was taken since.
                             running[device] = (perf_counter(), op)
                         wait(op, device, value)
-                        continue
                 except BaseException as error:
                     self._fail(self._op_error(error, op, device))
                     return
-                alarm.acquire()
+                if op < 0:
+                    alarm.acquire()
+                elif away[op] and sizes[op] <= at_once:
+                    running[device] = None
+                    if not self._copy(op, device, value, copies):
+                        return
 
-    def _complete(self, op: int, device: int, value: Any, garbage: list[Any]) -> None:
+    def _copy(self, op: int, device: int, value: Any, copies: list[Any]) -> bool:
+        """Copy an output to wherever it is needed, in its worker; False if that failed."""
+        at = len(self._lanes) + device
+        for target, _ in self._plan.away[op]:
+            self._carried[at] = (perf_counter(), op, device, target)
+            try:
+                copies.append(self._session.copy(op, device, target, value))
+            except BaseException as error:
+                self._fail(self._transfer_error(error, op, device, target))
+                return False
+        self._carried[at] = None
+        return True
+
+    def _complete(
+        self, op: int, device: int, value: Any, copies: list[Any], garbage: list[Any]
+    ) -> None:
         """Record the end of an op: free its inputs, send its output, wake who waits for it."""
         plan = self._plan
         for producer in plan.producers[op]:
@@ -226,6 +249,11 @@ class Run:
             missing[consumer] -= 1
             if not missing[consumer]:
                 self._push(consumer, device)
+        if copies:
+            for (target, consumers), copied in zip(away, copies, strict=True):
+                self._take(target, self._session.sizes[op], op)
+                self._deliver((0.0, 0, op, device, target, consumers), copied, garbage)
+            away = ()
         for target, consumers in away:
             due = self._session.request(op, device, target)
             if due:
