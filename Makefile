@@ -15,7 +15,7 @@ export WANDB_ERROR_REPORTING ?= false
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help install repro test check lint format bench report docs clean lock
+.PHONY: help install repro test check lint format bench fidelity report docs clean lock
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ format: $(INSTALLED)  ## Format the code and mend what ruff can mend
 
 bench: $(INSTALLED)  ## Measure speed beside peers; writes reports/bench.json
 	$(BIN)/python benchmarks/run.py
+
+fidelity: $(INSTALLED)  ## Hold the simulator against runs on this machine; writes reports/fidelity.json
+	$(BIN)/python benchmarks/fidelity.py
 
 clean:  ## Remove what tools leave behind; keeps the results and .venv
 	rm -rf build dist .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

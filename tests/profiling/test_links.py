@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from doppler.profiling.links import SIZES, fit_line, measure_link
+from doppler import Graph, workloads
+from doppler.profiling.links import SIZES, copy_sizes, fit_line, measure_link
 from doppler.profiling.workers import Workers
 
 
@@ -28,7 +29,25 @@ def test_neither_is_ever_negative() -> None:
 
 def test_a_link_of_this_machine() -> None:
     with Workers(("cpu", "cpu")) as workers:
-        link = measure_link(workers, 0, 1, repeats=1)
+        link = measure_link(workers, 0, 1, SIZES, repeats=1)
     assert set(link.copies) == set(SIZES)
     assert 0 <= link.latency < 1
     assert link.bandwidth > 0
+
+
+def test_copies_are_as_large_as_what_the_graphs_put_out() -> None:
+    assert copy_sizes([]) == SIZES
+    assert copy_sizes([Graph.build(2, [], [], output_bytes=[0.0, 8.0])]) == SIZES
+    graph = workloads.ffnn(64, 32, 64, 32)
+    assert copy_sizes([graph]) == tuple(sorted({int(size) for size in graph.output_bytes}))
+    many = Graph.build(100, [], [], output_bytes=[4.0 * i for i in range(1, 101)])
+    sizes = copy_sizes([many, graph])
+    assert len(sizes) == len(SIZES)
+    assert sizes == tuple(sorted(set(sizes)))
+    assert (sizes[0], sizes[-1]) == (4, max(400, int(graph.output_bytes.max())))
+
+
+def test_few_sizes_are_copied_more_often() -> None:
+    with Workers(("cpu", "cpu")) as workers:
+        link = measure_link(workers, 1, 0, (4, 4096), repeats=2)
+    assert {timing.count for timing in link.copies.values()} == {len(SIZES)}

@@ -81,7 +81,7 @@ def _print(found: Profile, output: Path) -> None:
     from rich.text import Text
 
     from doppler.viewer.labels import printable
-    from doppler.viewer.units import format_bytes, format_flops, format_seconds
+    from doppler.viewer.units import format_bytes, format_flops, format_percent, format_seconds
 
     table = make_table(
         "device", "kind", ">FLOP/s", ">memory/s", ">memory", ">overhead", ">op classes"
@@ -106,7 +106,12 @@ def _print(found: Profile, output: Path) -> None:
         )
     parts: list[Any] = [
         make_title(f"{found.cluster.name}, measured in {format_seconds(found.seconds, 3)}"),
-        make_facts([("written to", str(output)), ("left out", str(len(found.left_out)))]),
+        make_facts(
+            [
+                ("written to", str(output)),
+                ("taken by others", format_percent(found.disturbance)),
+            ]
+        ),
         Text(),
         table,
     ]

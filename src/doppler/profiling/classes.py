@@ -155,9 +155,16 @@ def measure_classes(
     failures: dict[str, str] = {}
     lock = threading.Lock()
 
-    def fail(name: str, reason: str) -> None:
+    def fail(name: str, worker: Worker, error: Exception) -> None:
         with lock:
-            failures.setdefault(name, reason)
+            failures.setdefault(name, f"{worker.name}: {shown(str(error))}")
+
+    def prepared(op_class: OpClass, worker: Worker, numbers: Tensor) -> list[Tensor] | None:
+        try:
+            return [worker.tensor(shape, numbers) for shape in op_class.shapes]
+        except RuntimeError as error:  # too little memory
+            fail(op_class.name, worker, error)
+            return None
 
     def measure(worker: Worker) -> dict[str, list[float]]:
         place = workers.all.index(worker)
@@ -169,20 +176,23 @@ def measure_classes(
         for turn in range(repeats + 1):
             if turn:
                 draw.shuffle(order)
+            inputs = prepared(order[0], worker, numbers)
             for step, op_class in enumerate(order):
                 if time.perf_counter() >= deadline:
                     return samples
-                if op_class.name in failures:
-                    continue
-                try:
-                    inputs = [worker.tensor(shape, numbers) for shape in op_class.shapes]
-                    run = partial(run_op, op_class.spec, inputs)
-                    seconds = _timed(worker, run, alive, step)
-                except (RuntimeError, GraphError) as error:
-                    fail(op_class.name, f"{worker.name}: {shown(str(error))}")
-                    continue
-                if turn:
-                    samples[op_class.name].append(seconds)
+                # Those of the next op, so that this one comes between, as in a graph.
+                later = order[(step + 1) % len(order)]
+                coming = prepared(later, worker, numbers)
+                if inputs is not None and op_class.name not in failures:
+                    try:
+                        seconds = _timed(
+                            worker, partial(run_op, op_class.spec, inputs), alive, step
+                        )
+                        if turn:
+                            samples[op_class.name].append(seconds)
+                    except (RuntimeError, GraphError) as error:
+                        fail(op_class.name, worker, error)
+                inputs = coming
         return samples
 
     found = workers.together(measure, busy_work) if chosen else [{} for _ in workers.all]

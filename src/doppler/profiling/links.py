@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from doppler.graph import Graph
 from doppler.profiling.rates import busy_work
 from doppler.profiling.timing import Timing
 from doppler.profiling.workers import Worker, Workers
 
-#: Bytes of the copies.
-SIZES = tuple(2**power for power in range(12, 26, 2))
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: Bytes of the copies, where no graph tells which are wanted.
+SIZES = tuple(2**power for power in range(12, 27, 2))
+_LARGEST = 2**28
+# Copies of so many tensors stay, as those of a graph wait for their consumers.
+_ALIVE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +44,55 @@ class LinkRates:
     copies: dict[int, Timing]
 
 
-def measure_link(workers: Workers, source: int, target: int, repeats: int) -> LinkRates:
-    """Measure copies from one device to another, in a thread of its own.
+def measure_link(
+    workers: Workers, source: int, target: int, sizes: Sequence[int], repeats: int
+) -> LinkRates:
+    """Measure copies from one device to another, by a thread that sleeps until it is asked.
+
+    A copy counts from the moment in which the sender, between two ops, asks for it: while all
+    cores compute, waking up takes longer than to copy a small tensor. Sizes take turns, what is
+    copied was written just before, and copies stay for a while: a copy of what was copied before,
+    to where that went, would be several times as fast.
 
     Parameters
     ----------
     workers : Workers
     source, target : int
         Indices of the devices.
+    sizes : sequence of int
+        Bytes of the copies, at least two that differ.
     repeats : int
-        Copies of each size, after one that warms up.
+        Copies of each size, after one that warms up; more where there are few sizes.
     """
     sender, receiver = workers.all[source], workers.all[target]
+    repeats = max(repeats, repeats * len(SIZES) // len(sizes))
+    request = _Request()
+
+    def busy(worker: Worker) -> Callable[[], object]:
+        work = busy_work(worker)
+        if worker is not sender:
+            return work
+
+        def work_and_ask() -> None:
+            work()
+            request.answer()
+
+        return work_and_ask
 
     def measure() -> dict[int, Timing]:
-        return {size: _copies(sender, receiver, size, repeats) for size in SIZES}
+        numbers = sender.pool()
+        alive: list[object] = [None] * _ALIVE
+        samples: dict[int, list[float]] = {size: [] for size in sizes}
+        for turn in range(repeats + 1):
+            for place, size in enumerate(sizes):
+                data = sender.tensor((max(1, size // 4),), numbers)
+                asked = request.wait()
+                alive[place % _ALIVE] = _copy(data, receiver.device)
+                if turn:
+                    samples[size].append(time.perf_counter() - asked)
+        return {size: Timing.of(taken) for size, taken in samples.items()}
 
-    copies = workers.beside(measure, busy_work)
+    copies = workers.beside(measure, busy)
     latency, bandwidth = fit_line(list(copies), [timing.seconds for timing in copies.values()])
     return LinkRates(bandwidth, latency, copies)
 
@@ -83,19 +125,65 @@ def fit_line(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, flo
     return float(latency), float(largest / whole) if whole > 0 else np.inf
 
 
-def _copies(sender: Worker, receiver: Worker, size: int, repeats: int) -> Timing:
-    import time
+def copy_sizes(graphs: Sequence[Graph]) -> tuple[int, ...]:
+    """Choose the bytes to copy: what the ops of the graphs put out, or a wide range."""
+    found = np.unique(np.concatenate([[0.0], *(graph.output_bytes for graph in graphs)]))
+    wanted = found[(found > 0) & (found <= _LARGEST)].astype(np.int64)
+    if wanted.size < 2:
+        return SIZES
+    places = np.unique(np.linspace(0, wanted.size - 1, len(SIZES)).round().astype(np.int64))
+    return tuple(wanted[places].tolist())
 
+
+class _Request:
+    """A copier asks to be woken; a device does so between two ops, and notes the time."""
+
+    def __init__(self) -> None:
+        self._wanted = threading.Event()
+        self._given = threading.Event()
+        self._asked = 0.0
+
+    def wait(self) -> float:
+        """Sleep until the device has an op behind it; returns when that was."""
+        self._given.clear()
+        self._wanted.set()
+        while not self._given.wait(1.0):
+            if not self._wanted.is_set():
+                break
+        return self._asked
+
+    def answer(self) -> None:
+        """Wake the copier, if it sleeps."""
+        if self._wanted.is_set():
+            self._wanted.clear()
+            self._asked = time.perf_counter()
+            self._given.set()
+
+
+def _copy(data: Tensor, target: str) -> Tensor:
+    """Copy a tensor to a device, where it is when this returns.
+
+    Between GPUs that cannot reach each other, and to and from the host, by way of pinned memory, as
+    the engine does.
+    """
     import torch
 
-    data = sender.tensor((size // 4,), sender.pool(size // 4))
-
-    def copy() -> float:
-        begin = time.perf_counter()
-        copied = data.to(receiver.device, copy=True)
-        if copied.is_cuda or data.is_cuda:
-            torch.cuda.synchronize(copied.device if copied.is_cuda else data.device)
-        return time.perf_counter() - begin
-
-    copy()
-    return Timing.of([copy() for _ in range(repeats)])
+    arriving = torch.device(target)
+    if not data.is_cuda and arriving.type == "cpu":
+        return data.clone()
+    peers = (
+        data.is_cuda
+        and arriving.type == "cuda"
+        and torch.cuda.can_device_access_peer(data.device, arriving)
+    )
+    if data.is_cuda and not peers:
+        held = torch.empty_like(data, device="cpu", pin_memory=True)
+        held.copy_(data, non_blocking=True)
+        # Of this stream alone: on the others the device computes.
+        torch.cuda.current_stream(data.device).synchronize()
+        data = held
+    if arriving.type == "cuda":
+        pinned = data if peers or data.is_pinned() else data.pin_memory()
+        data = pinned.to(arriving, non_blocking=True)
+        torch.cuda.current_stream(arriving).synchronize()
+    return data

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from doppler.cluster import Cluster, Device, Link, save_cluster
+from doppler.cores import cores
 from doppler.errors import ClusterError
 from doppler.graph import Graph
 from doppler.profiling.classes import ClassTimes, find_classes, measure_classes
-from doppler.profiling.links import LinkRates, measure_link
+from doppler.profiling.links import LinkRates, copy_sizes, measure_link
 from doppler.profiling.machine import describe, find_devices, free_memory_of, memory_of
 from doppler.profiling.rates import Rates, measure_rates
 from doppler.profiling.timing import Timing
@@ -42,6 +43,9 @@ class Profile:
         By op class.
     left_out : mapping of str to str
         Op classes that were not measured, and why.
+    disturbance : float
+        Share of the time of CPU devices that other processes took while ops were timed. What was
+        measured of them does not count it, but it tells how busy the machine was.
     seconds : float
         Time that it took.
     """
@@ -52,6 +56,7 @@ class Profile:
     links: dict[tuple[int, int], LinkRates]
     classes: tuple[dict[str, Timing], ...]
     left_out: dict[str, str]
+    disturbance: float
     seconds: float
 
     def save(self, path: str | Path) -> Path:
@@ -65,6 +70,7 @@ class Profile:
             "cluster": self.cluster.name,
             "source": self.source,
             "seconds": self.seconds,
+            "disturbance": self.disturbance,
             "devices": {
                 device.name: {
                     "kind": device.kind,
@@ -103,13 +109,14 @@ def profile(
     """Measure the devices and links of this machine, and the ops of some graphs on them.
 
     Everything is measured while all devices compute, because that is how a graph runs: they share
-    the memory and its bandwidth. Rates and links come first, with the budget that they need; the
-    rest is for op classes.
+    the memory and its bandwidth. Rates come first and links last, with the seconds that they need;
+    the rest of the budget is for op classes.
 
     Parameters
     ----------
     backend : {"cpu", "cuda"}
-        ``cpu``: each device is a thread that computes on one core.
+        ``cpu``: each device is a thread that computes on one core. Its ops and copies are timed by
+        the processor time of their thread, unless there are more devices than cores.
     devices : int, optional
         How many; see :func:`doppler.profiling.machine.find_devices`.
     graphs : sequence of Graph
@@ -137,15 +144,18 @@ def profile(
     found = find_devices(backend, devices)
     wanted = find_classes(graphs)
     began = time.perf_counter()
-    with Workers(found) as workers:
+    # Of the CPU: those that no worker of a GPU keeps busy, as in the engine.
+    gpus = sum(device != "cpu" for device in found)
+    with Workers(found, threads=max(1, cores() - gpus) if gpus else 1) as workers:
         with phase("measuring the rates of the devices", None):
             rates = measure_rates(workers, repeats)
-        with phase("measuring the links", None):
-            links = _links(workers, found, repeats)
         left = max(0.0, budget - (time.perf_counter() - began))
         with phase(f"measuring {len(wanted)} op classes", left):
             spare = [free / 2 for free in free_memory_of(found)]
             times = measure_classes(workers, rates, spare, wanted, repeats, left)
+        disturbance = workers.disturbance
+        with phase("measuring the links", None):
+            links = _links(workers, found, copy_sizes(graphs), repeats)
         names = [worker.name for worker in workers.all]
     cluster = _cluster(f"{backend}x{len(found)}", names, found, rates, links, times)
     return Profile(
@@ -155,12 +165,13 @@ def profile(
         links,
         tuple(times.timings),
         times.left_out,
+        disturbance,
         time.perf_counter() - began,
     )
 
 
 def _links(
-    workers: Workers, devices: Sequence[str], repeats: int
+    workers: Workers, devices: Sequence[str], sizes: Sequence[int], repeats: int
 ) -> dict[tuple[int, int], LinkRates]:
     """Measure every link; those between CPU devices are all the same memory, so one of them."""
     links: dict[tuple[int, int], LinkRates] = {}
@@ -170,10 +181,10 @@ def _links(
             if source == target:
                 continue
             if sender == receiver == "cpu":
-                between_cpus = between_cpus or measure_link(workers, source, target, repeats)
+                between_cpus = between_cpus or measure_link(workers, source, target, sizes, repeats)
                 links[source, target] = between_cpus
             else:
-                links[source, target] = measure_link(workers, source, target, repeats)
+                links[source, target] = measure_link(workers, source, target, sizes, repeats)
     return links
 
 
@@ -215,7 +226,7 @@ def _source(
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     text = (
         f"Measured {when} by doppler profile, {describe(devices)}. "
-        f"Medians of {repeats}, all devices busy; a CPU device is one thread."
+        f"Medians of {repeats}, all devices busy."
     )
     if graphs:
         names = ", ".join(dict.fromkeys(graph.name for graph in graphs))

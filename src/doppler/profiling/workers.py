@@ -10,6 +10,8 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from doppler.cores import cores
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -27,18 +29,32 @@ class Worker:
         What torch calls it: ``"cpu"`` or ``"cuda:0"``.
     threads : int
         Threads of torch for each op, where the device is a CPU.
+    clock : callable
+        Times a CPU.
     stop : Event
         Set when nothing more is to be timed.
 
     Attributes
     ----------
     name, device : str
+    elapsed, counted : float
+        Seconds of all calls that were timed on a CPU, by the wall clock and by ``clock``.
     """
 
-    def __init__(self, name: str, device: str, threads: int, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        name: str,
+        device: str,
+        threads: int,
+        clock: Callable[[], float],
+        stop: threading.Event,
+    ) -> None:
         self.name = name
         self.device = device
         self._stop = stop
+        self.elapsed = 0.0
+        self.counted = 0.0
+        self._clock = clock
         self._cuda = device.startswith("cuda")
         self._stream: Any = None
         self._executor = ThreadPoolExecutor(
@@ -60,9 +76,12 @@ class Worker:
         if self._stop.is_set():
             raise CancelledError
         if not self._cuda:
-            begin = time.perf_counter()
+            begin, before = time.perf_counter(), self._clock()
             function()
-            return time.perf_counter() - begin
+            seconds = self._clock() - before
+            self.elapsed += time.perf_counter() - begin
+            self.counted += seconds
+            return seconds
         import torch
 
         event: Any = torch.cuda.Event
@@ -98,10 +117,13 @@ class Worker:
     def _begin(self, threads: int) -> None:
         import torch
 
-        # Of this thread alone; otherwise the devices would fight over every core.
+        # Of this thread alone; otherwise the devices would fight over every core. Asked first, it
+        # keeps the number: its first parallel function would take the one that was set last.
+        torch.get_num_threads()
         torch.set_num_threads(threads)
         torch.set_grad_enabled(False)
         if self._cuda:
+            torch.cuda.set_device(self.device)
             stream: Any = torch.cuda.Stream
             self._stream = stream(self.device)
             torch.cuda.set_stream(self._stream)
@@ -120,6 +142,12 @@ class Workers:
     Attributes
     ----------
     all : tuple of Worker
+
+    Notes
+    -----
+    A CPU that computes in one thread is timed by the processor time of that thread: then it does
+    not matter what else the machine does. Where there are more threads than cores they take turns,
+    so that the wall clock tells what an op takes.
     """
 
     def __init__(self, devices: Sequence[str], threads: int = 1) -> None:
@@ -128,16 +156,26 @@ class Workers:
         self._stop = threading.Event()
         # A new thread takes the number that was set last, in whatever thread; put right at the end.
         self._usual_threads = torch.get_num_threads()
+        spread = threads > 1 or sum(device == "cpu" for device in devices) > cores()
+        clock = time.perf_counter if spread else time.thread_time
         kinds = [device.partition(":")[0] for device in devices]
         self.all = tuple(
             Worker(
                 device.replace(":", "") if kind != "cpu" else _numbered(kinds, place),
                 device,
                 threads,
+                clock,
                 self._stop,
             )
             for place, (device, kind) in enumerate(zip(devices, kinds, strict=True))
         )
+
+    @property
+    def disturbance(self) -> float:
+        """Share of the time on CPUs that went to other work, at least 0."""
+        elapsed = sum(worker.elapsed for worker in self.all)
+        counted = sum(worker.counted for worker in self.all)
+        return max(0.0, 1.0 - counted / elapsed) if elapsed else 0.0
 
     def together(
         self,
