@@ -100,7 +100,8 @@ def test_emulated_runs_follow_the_simulation() -> None:
         rounds=2,
         progress=lambda done, of: told.append((done, of)),
     )
-    assert told == [(done, 24) for done in range(1, 25)]
+    # Further rounds repeat what other work disturbed.
+    assert told[:24] == [(done, 24) for done in range(1, 25)]
     assert [p.kind for p in found.points] == [c.kind for c in candidates]
     for measured in found.points:
         # Sleeping never ends early.
@@ -135,6 +136,7 @@ def test_figures_of_a_result() -> None:
     assert data["ratio"] == 2.0
     assert data["error"] == 1.0
     assert data["noise"] == 0.0
+    assert data["disturbed"] == 6
     # Twice as far from the usual ratio as any other.
     assert data["worst"][0]["kind"] == skewed.kind
     assert data["worst"][0]["ratio"] == 4.0
@@ -165,3 +167,43 @@ def test_a_drawing_stays_inside_its_frame() -> None:
 def test_nothing_to_measure(problem: Problem) -> None:
     with pytest.raises(DopplerError, match="fidelity: 3 rounds of 0 placements; give more"):
         measure_fidelity(problem, EmulatedBackend(problem), [], rounds=3)
+
+
+class Busy:
+    """A machine on which other work takes some of the runs."""
+
+    def __init__(self, busy: list[bool]) -> None:
+        self.looks = [value for run in busy for value in (0.0, 1.0 if run else 0.0)]
+
+    def look(self) -> float:
+        return self.looks.pop(0) if self.looks else 0.0
+
+
+@pytest.mark.parametrize(
+    ("busy", "runs", "calm"),
+    [
+        ([False] * 4, 4, [2, 2]),
+        # The first round was disturbed for both, so a third one follows.
+        ([True, True, False, False, False, False], 6, [2, 2]),
+        # Never calm: it ends, and what there is counts.
+        ([True] * 4, 4, [0, 0]),
+    ],
+)
+def test_disturbed_runs_are_repeated(
+    monkeypatch: pytest.MonkeyPatch, busy: list[bool], runs: int, calm: list[int]
+) -> None:
+    graph = Graph.from_arrays([0], [1], [1e-4, 1e-4], [1e-5, 1e-5])
+    problem = Problem(graph, Cluster.uniform(2))
+    candidates = diverse_placements(problem, 2)[:2]
+    machine = Busy(busy)
+    monkeypatch.setattr("doppler.evaluation.fidelity.OtherLoad", lambda: machine)
+    told: list[tuple[int, int]] = []
+    found = measure_fidelity(
+        problem,
+        EmulatedBackend(problem),
+        candidates,
+        rounds=2,
+        progress=lambda done, of: told.append((done, of)),
+    )
+    assert len(told) == runs
+    assert [p.calm for p in found.points] == calm

@@ -22,6 +22,7 @@ from doppler.files import write_atomic
 from doppler.methods import LEARNED, solve
 from doppler.placement import Placement
 from doppler.problem import Problem
+from doppler.profiling.load import OtherLoad
 from doppler.simulator import simulate
 from doppler.viewer.page import render
 from doppler.viewer.palette import colour
@@ -35,6 +36,8 @@ SKEWS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 MOVED = (0.05, 0.2, 0.4)
 #: A placement is balanced if its busiest device has at most so many times its fair share.
 BALANCED = 1.15
+#: Cores that other processes may use while a run counts as calm.
+CALM = 0.1
 _OFFENDERS = 5
 _WIDTH, _HEIGHT = 460, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 12, 40
@@ -68,6 +71,8 @@ class Point:
         Median absolute deviation of the runs.
     balance : float
         Work of the busiest device over its fair share; 1 is even.
+    calm : int
+        Runs that count during which the machine did nothing else; with 0, other runs count.
     """
 
     kind: str
@@ -75,6 +80,7 @@ class Point:
     measured_s: float
     spread_s: float
     balance: float
+    calm: int = 0
 
     @property
     def ratio(self) -> float:
@@ -146,6 +152,7 @@ class Fidelity:
             "ratio": self.ratio,
             "error": self.error,
             "noise": self.noise,
+            "disturbed": sum(not point.calm for point in self.points),
             "ops": self.ops,
             "devices": self.devices,
             "worst": [_point(point) for point in self.offenders()],
@@ -226,7 +233,9 @@ def measure_fidelity(
     """Simulate and measure every placement.
 
     The placements are run in turns, in another order each round, so that what the machine does
-    meanwhile hits all of them; the first run of all warms up and does not count.
+    meanwhile hits all of them; two runs warm up and do not count. A run during which other
+    processes took more than ``CALM`` of a core is repeated in further rounds, at most as many
+    again; runs that were disturbed count only where a placement has no other.
 
     Parameters
     ----------
@@ -250,24 +259,45 @@ def measure_fidelity(
     if rounds < 1 or not candidates:
         raise DopplerError(f"fidelity: {rounds} rounds of {len(candidates)} placements; give more")
     simulated = [simulate(problem, candidate.placement).makespan for candidate in candidates]
-    taken: list[list[float]] = [[] for _ in candidates]
-    order = list(range(len(candidates)))
-    mix = random.Random(seed)
-    with Engine(problem.graph, backend, seed=seed) as engine:
-        for candidate in (candidates[0], candidates[-1]):
-            engine.run(candidate.placement)
-        for turn in range(rounds):
-            mix.shuffle(order)
-            for done, index in enumerate(order):
-                taken[index].append(engine.run(candidates[index].placement).makespan)
-                progress(turn * len(order) + done + 1, rounds * len(order))
+    taken = _run_all(problem, backend, candidates, rounds, seed, progress)
     points = []
-    for candidate, seconds, runs in zip(candidates, simulated, taken, strict=True):
+    for candidate, seconds, (calm, others) in zip(candidates, simulated, taken, strict=True):
+        runs = calm or others
         middle = median(runs)
         spread = median(abs(run - middle) for run in runs)
         balance = _balance(problem, candidate.placement)
-        points.append(Point(candidate.kind, seconds, middle, spread, balance))
+        points.append(Point(candidate.kind, seconds, middle, spread, balance, len(calm)))
     return Fidelity(problem.graph.name, problem.n_ops, problem.n_devices, tuple(points))
+
+
+def _run_all(
+    problem: Problem,
+    backend: Backend,
+    candidates: Sequence[Candidate],
+    rounds: int,
+    seed: int,
+    progress: Callable[[int, int], None],
+) -> list[tuple[list[float], list[float]]]:
+    """Return the makespans of the calm and of the other runs of each placement."""
+    taken: list[tuple[list[float], list[float]]] = [([], []) for _ in candidates]
+    mix = random.Random(seed)
+    load = OtherLoad()
+    with Engine(problem.graph, backend, seed=seed) as engine:
+        for candidate in (candidates[0], candidates[-1]):
+            engine.run(candidate.placement)
+        for turn in range(2 * rounds):
+            order = [index for index, (calm, _) in enumerate(taken) if len(calm) < rounds]
+            if turn == rounds and not any(calm for calm, _ in taken):
+                break  # Never calm: more of the same tells no more.
+            mix.shuffle(order)
+            done = sum(len(calm) + len(others) for calm, others in taken)
+            of = max(rounds * len(candidates), done + len(order))
+            for place, index in enumerate(order, start=1):
+                load.look()
+                makespan = engine.run(candidates[index].placement).makespan
+                taken[index][load.look() > CALM].append(makespan)
+                progress(done + place, of)
+    return taken
 
 
 def save_fidelity(
@@ -322,6 +352,7 @@ def render_fidelity(results: Sequence[Fidelity], about: Mapping[str, Any] | None
                 "legend": [
                     {"name": kind, "colour": colour(place)} for kind, place in kinds.items()
                 ],
+                "disturbed": figures["disturbed"],
                 "worst": [_shown(point) for point in result.offenders()],
             }
         )
@@ -509,6 +540,7 @@ def _point(point: Point) -> dict[str, Any]:
         "spread_s": point.spread_s,
         "ratio": point.ratio,
         "balance": point.balance,
+        "calm_runs": point.calm,
     }
 
 
@@ -516,8 +548,7 @@ def _shown(point: Point) -> dict[str, str]:
     return {
         "kind": point.kind,
         "simulated": format_seconds(point.simulated_s),
-        "measured": format_seconds(point.measured_s),
-        "spread": format_seconds(point.spread_s, 2),
+        "measured": f"{format_seconds(point.measured_s)} ± {format_seconds(point.spread_s, 2)}",
         "ratio": f"{point.ratio:.3f}",
     }
 
