@@ -469,9 +469,9 @@ def _lanes(
     """Give numbers to the copiers that a plan needs, and tell which one serves each link."""
     numbers: dict[tuple[int, int], int] = {}
     link_of: dict[tuple[int, int], int] = {}
-    for home, away in zip(plan.devices, plan.away, strict=True):
+    for home, away, size in zip(plan.devices, plan.away, session.sizes, strict=True):
         for target, _ in away:
-            if (home, target) not in link_of:
+            if size > session.at_once and (home, target) not in link_of:
                 lane = session.lane(home, target)
                 link_of[home, target] = numbers.setdefault(lane, len(numbers))
     return link_of, list(numbers)
