@@ -19,6 +19,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from doppler.cores import cores
+from doppler.engine.allocator import keep_freed_memory, return_freed_memory
 from doppler.engine.backend import Backend, Times
 from doppler.engine.cpu import CpuBackend, CpuSession, known_faults
 from doppler.engine.plan import Plan
@@ -102,6 +103,7 @@ class CudaBackend:
 
     def open(self, graph: Graph, tensors: Mapping[str, Tensor] | None, seed: int) -> CudaWorkspace:
         """Compile the ops of a graph and make the streams."""
+        keep_freed_memory()
         program = Program(graph, tensors, seed)
         with known_faults(self):
             return CudaWorkspace(self, program)
@@ -136,6 +138,7 @@ class CudaWorkspace:
     def close(self) -> None:
         """Give the memory of the tiles back."""
         self._residency.clear()
+        return_freed_memory()
 
     def _place(self, tensor: Tensor, device: int) -> Tensor:
         import torch
