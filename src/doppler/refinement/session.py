@@ -11,6 +11,7 @@ from typing import Any
 from doppler.cluster import save_cluster
 from doppler.engine import Engine
 from doppler.errors import EngineError
+from doppler.graph.fingerprint import fingerprint
 from doppler.placement import Placement
 from doppler.policy.checkpoint import save_policy
 from doppler.refinement.start import CLUSTER, PLACEMENT
@@ -105,7 +106,8 @@ def save_refined(refiner: Refiner, folder: Path, info: Mapping[str, Any]) -> dic
     """
     champion, cluster = refiner.champion, refiner.problem.cluster
     runs = len(refiner.history)
-    known = {**champion.info, **info}
+    graph = refiner.problem.graph
+    known = {"graph": graph.name, "graph_fingerprint": fingerprint(graph), **info}
     return {
         POLICY: save_policy(refiner.policy, folder / POLICY, info),
         PLACEMENT: Placement(champion.devices, champion.priority, known).save(folder / PLACEMENT),
