@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from doppler import Cluster, Device, Graph, Problem
-from doppler.cluster import presets, save_cluster
+from doppler.cluster import Link, presets, save_cluster
 from doppler.cluster.cluster import fully_connected
 from doppler.cluster.loading import parse_cluster
 from doppler.errors import ClusterError, UnknownNameError
@@ -419,3 +419,10 @@ def test_every_device_of_a_group_has_the_measured_times() -> None:
     cluster = parse_cluster(text, "x")
     assert [device.measured for device in cluster.devices] == [{"relu(4)->4": 0.001}] * 2
     assert hash(cluster.devices[0]) is not None
+
+
+def test_links_that_differ_by_direction_are_kept(tmp_path: Path) -> None:
+    devices = Cluster.uniform(2).devices
+    links = (Link(0, 1, 1e9, 1e-6), Link(1, 0, 2e9, 3e-6, hops=4.0))
+    cluster = Cluster("m", devices, links)
+    assert Cluster.load(save_cluster(cluster, tmp_path / "c.yaml")) == cluster

@@ -274,6 +274,7 @@ def _links(
     members = {name: [index[device.name] for device in group] for name, group in groups.items()}
     channels: dict[str, int] = {}
     links: dict[tuple[int, int], Link] = {}
+    ways = [entry.get("between") for entry in entries if isinstance(entry, dict)]
     for number, entry in enumerate(entries):
         here = f"{where}: links[{number}]"
         entry = _mapping(entry, _LINK_KEYS, here)
@@ -294,7 +295,8 @@ def _links(
         latency = _number(entry, "latency", 0.0, here)
         hops = _number(entry, "hops", 1.0, here)
         directions = [(ends[0], ends[1])]
-        if ends[0] != ends[1] and not rule.startswith("="):
+        # A rule is for the way back as well, unless that has a rule of its own.
+        if ends[::-1] not in ways and not rule.startswith("="):
             directions.append((ends[1], ends[0]))
         for source_group, target_group in directions:
             for a in members[source_group]:
