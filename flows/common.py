@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from uuid import UUID
@@ -77,6 +78,7 @@ __all__ = [
     "main",
     "mark_crashed",
     "markdown_table",
+    "pause_deployment",
     "publish",
     "publish_page",
     "state_path",
@@ -147,6 +149,12 @@ def mark_crashed(run: str, message: str) -> bool:
             return False
         client.set_flow_run_state(number, Crashed(message=message), force=True)
         return True
+
+
+def pause_deployment(name: str) -> None:
+    """Schedule no more runs of a deployment that nobody serves any longer."""
+    with get_client(sync_client=True) as client, suppress(ObjectNotFound):
+        client.pause_deployment(client.read_deployment_by_name(name).id)
 
 
 def build_graph(spec: GraphParams) -> Graph:

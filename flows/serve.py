@@ -14,7 +14,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -23,12 +23,14 @@ from common import (
     CronSchedule,
     IntervalSchedule,
     get_current_settings,
+    pause_deployment,
     temporary_settings,
 )
 from doppler.errors import DopplerError
 from doppler.params import load_params
 from nightly import STATE, nightly
 
+NAME = "nightly"
 NIGHTLY = Path(__file__).with_name("nightly.py")
 HOST = "127.0.0.1"
 START_SECONDS = 180.0
@@ -126,13 +128,20 @@ def main(arguments: list[str] | None = None) -> int:
             "now, Ctrl-C ends",
             flush=True,
         )
-        nightly.serve(
-            "nightly",
-            schedules=[schedule],
-            parameters={"params_file": given.params},
-            limit=1,
-            print_starting_message=False,
-        )
+        try:
+            # An interrupt is how it ends, also while it starts.
+            with suppress(KeyboardInterrupt):
+                nightly.serve(
+                    NAME,
+                    schedules=[schedule],
+                    parameters={"params_file": given.params},
+                    limit=1,
+                    paused=False,
+                    pause_on_shutdown=False,
+                    print_starting_message=False,
+                )
+        finally:
+            pause_deployment(f"{nightly.name}/{NAME}")
     return 0
 
 

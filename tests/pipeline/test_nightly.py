@@ -193,14 +193,11 @@ def test_serving_ends_cleanly_on_an_interrupt(night: Clone, server: str) -> None
         found = ask(server, "deployments")
         return [each for each in found if each["name"] == "nightly" and not each["paused"]]
 
-    def polled() -> list[dict]:
-        return [each for each in deployment() if each["status"] == "READY"]
-
     with started(night, "serve.py") as serving:
         schedules = wait_for(
             lambda: [
                 each["schedule"]
-                for found in polled()
+                for found in deployment()
                 for each in found["schedules"]
                 if "cron" in each["schedule"]
             ],
@@ -209,7 +206,7 @@ def test_serving_ends_cleanly_on_an_interrupt(night: Clone, server: str) -> None
         assert [(s["cron"], s["timezone"]) for s in schedules] == [("0 2 * * *", "UTC")]
         serving.send_signal(signal.SIGINT)
         assert serving.wait(PATIENCE) == 0
-    wait_for(lambda: not deployment())
+    assert not deployment()
 
 
 def test_the_deployment_for_workers_is_what_the_parameters_say(night: Clone, server: str) -> None:
