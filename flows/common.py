@@ -17,7 +17,7 @@ from uuid import UUID
 
 import doppler
 from doppler import Cluster, Problem, load_graph
-from doppler.errors import DopplerError, EngineError
+from doppler.errors import DopplerError, EngineError, StorageError
 from doppler.files import write_atomic
 from doppler.graph import Graph
 from doppler.params import Case, GraphParams, Params, load_params
@@ -66,7 +66,6 @@ __all__ = [
     "Completed",
     "CronSchedule",
     "IntervalSchedule",
-    "PassingError",
     "ThreadPoolTaskRunner",
     "build_graph",
     "flow",
@@ -89,10 +88,6 @@ __all__ = [
 ]
 
 
-class PassingError(DopplerError):
-    """A fault outside this process, which may be over at the next try."""
-
-
 def _worth_retrying(_task: object, _run: object, state: State[object]) -> bool:
     """Say whether trying again may help.
 
@@ -100,7 +95,7 @@ def _worth_retrying(_task: object, _run: object, state: State[object]) -> bool:
     not wanted.
     """
     result = state.result(raise_on_failure=False)
-    if isinstance(result, PassingError | EngineError):
+    if isinstance(result, EngineError | StorageError):
         return True
     return not isinstance(result, DopplerError | CancelledError)
 

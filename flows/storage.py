@@ -10,8 +10,7 @@ from typing import Any
 
 import yaml
 
-from common import PassingError
-from doppler.errors import DopplerError
+from doppler.errors import DopplerError, StorageError
 from doppler.files import write_atomic
 from doppler.registry import DIRECTORY
 
@@ -38,7 +37,7 @@ class Storage:
 
         Raises
         ------
-        PassingError
+        StorageError
             If there is a remote, but it does not answer.
         DopplerError
             If the record was changed while the registry was ahead of it.
@@ -56,7 +55,7 @@ class Storage:
             return "warning: the registry holds what is not recorded yet, so it stays as it is"
         if not has_remote():
             return f"warning: there is no remote to pull the registry from ({_reason(done)})"
-        raise PassingError(f"{RECORD}: cannot be pulled ({_reason(done)})")
+        raise StorageError(f"{RECORD}: cannot be pulled ({_reason(done)})")
 
     def begin(self) -> None:
         """Note that the registry is going to be changed."""
@@ -67,14 +66,14 @@ class Storage:
 
         Raises
         ------
-        PassingError
+        StorageError
             If DVC cannot.
         """
         if RECORD.exists() and not _is_record(RECORD):
             RECORD.unlink()  # A writer was killed.
         done = _dvc("add", DIRECTORY)
         if done.returncode != 0:
-            raise PassingError(f"{DIRECTORY}: cannot be recorded ({_reason(done)})")
+            raise StorageError(f"{DIRECTORY}: cannot be recorded ({_reason(done)})")
         self._note.unlink(missing_ok=True)
 
     def push(self) -> str:
@@ -82,14 +81,14 @@ class Storage:
 
         Raises
         ------
-        PassingError
+        StorageError
             If the remote does not answer.
         """
         if not has_remote():
             return "warning: there is no remote to push the registry to"
         done = _dvc("push", str(RECORD))
         if done.returncode != 0:
-            raise PassingError(f"{RECORD}: cannot be pushed ({_reason(done)})")
+            raise StorageError(f"{RECORD}: cannot be pushed ({_reason(done)})")
         return "the registry is recorded and pushed"
 
     def _settle(self) -> None:
@@ -114,7 +113,7 @@ def commit(message: str) -> str:
 
     Raises
     ------
-    PassingError
+    StorageError
         If Git cannot.
     """
     names = [str(RECORD), str(RECORD.parent / ".gitignore")]
@@ -128,7 +127,7 @@ def commit(message: str) -> str:
 def _git(*arguments: str) -> str:
     done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise PassingError(f"git {arguments[0]} failed ({_reason(done)})")
+        raise StorageError(f"git {arguments[0]} failed ({_reason(done)})")
     return done.stdout.strip()
 
 
