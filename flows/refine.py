@@ -78,12 +78,11 @@ def train(params: Params, start: Start) -> dict[str, float]:
         **ratio,
     }
     info = {"stage": "refine", "seed": params.seed, "training": [graph.name], "metrics": metrics}
-    files = save_refined(refiner, REFINED, info)
+    save_refined(refiner, REFINED, info)
     refiner.history.save_csv(CURVE)
     with track("refine", None, params.model_dump(mode="json")) as trackers:
         for run in refiner.history:
             trackers.log(run_metrics(run), step=run.run)
-        trackers.keep("doppler-refined", "policy", files, info)
     write_metrics("reports/refine.json", metrics)
     return metrics
 
