@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
+import threading
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from doppler import Graph, workloads
+from doppler.profiling import links
 from doppler.profiling.links import SIZES, copy_sizes, fit_line, measure_link
-from doppler.profiling.workers import Workers
+from doppler.profiling.workers import Worker, Workers
 
 
 @given(st.floats(1e-7, 1e-3), st.floats(1e6, 1e12))
@@ -51,3 +56,39 @@ def test_few_sizes_are_copied_more_often() -> None:
     with Workers(("cpu", "cpu")) as workers:
         link = measure_link(workers, 1, 0, (4, 4096), repeats=2)
     assert {timing.count for timing in link.copies.values()} == {len(SIZES)}
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def fail() -> None:
+    raise RuntimeError("no such thing")
+
+
+@pytest.mark.parametrize(("fault", "kind"), [(interrupt, KeyboardInterrupt), (fail, RuntimeError)])
+def test_a_copier_that_waits_for_its_device_ends_when_nobody_wakes_it(
+    monkeypatch: pytest.MonkeyPatch, fault: Callable[[], None], kind: type[BaseException]
+) -> None:
+    # A process that a shell started in the background ignores interrupts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    threads = threading.active_count()
+    busy_work = links.busy_work
+
+    def work(worker: Worker) -> Callable[[], object]:
+        busy, left = busy_work(worker), iter(range(20))
+
+        def some_ops() -> object:
+            if next(left, None) is None:
+                fault()
+            return busy()
+
+        return some_ops
+
+    monkeypatch.setattr(links, "busy_work", work)
+    try:
+        with pytest.raises(kind), Workers(("cpu", "cpu")) as workers:
+            measure_link(workers, 0, 1, SIZES, repeats=10_000)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert threading.active_count() == threads

@@ -23,6 +23,8 @@ SIZES = tuple(2**power for power in range(12, 27, 2))
 _LARGEST = 2**28
 # Copies of so many tensors stay, as those of a graph wait for their consumers.
 _ALIVE = 4
+# So often a copier that sleeps looks whether the measuring has been given up.
+_LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ def measure_link(
     """
     sender, receiver = workers.all[source], workers.all[target]
     repeats = max(repeats, repeats * len(SIZES) // len(sizes))
-    request = _Request()
+    request = _Request(sender)
 
     def busy(worker: Worker) -> Callable[[], object]:
         work = busy_work(worker)
@@ -138,18 +140,24 @@ def copy_sizes(graphs: Sequence[Graph]) -> tuple[int, ...]:
 class _Request:
     """A copier asks to be woken; a device does so between two ops, and notes the time."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: Worker) -> None:
+        self._device = device
         self._wanted = threading.Event()
         self._given = threading.Event()
         self._asked = 0.0
 
     def wait(self) -> float:
-        """Sleep until the device has an op behind it; returns when that was."""
+        """Sleep until the device has an op behind it; returns when that was.
+
+        Raises
+        ------
+        CancelledError
+            If the measuring has been given up: then nobody wakes the copier any more.
+        """
         self._given.clear()
         self._wanted.set()
-        while not self._given.wait(1.0):
-            if not self._wanted.is_set():
-                break
+        while not self._given.wait(_LOOK_SECONDS):
+            self._device.check()
         return self._asked
 
     def answer(self) -> None:

@@ -65,6 +65,17 @@ class Worker:
         """Run a function in the thread of the device."""
         return self._executor.submit(function)
 
+    def check(self) -> None:
+        """Go on, from whatever thread, unless the measuring has been given up.
+
+        Raises
+        ------
+        CancelledError
+            If it has, so that the thread ends.
+        """
+        if self._stop.is_set():
+            raise CancelledError
+
     def seconds(self, function: Callable[[], object]) -> float:
         """Time a call, on the clock of the device; for use in its thread.
 
@@ -73,8 +84,7 @@ class Worker:
         CancelledError
             If the measuring has been given up, so that the thread ends.
         """
-        if self._stop.is_set():
-            raise CancelledError
+        self.check()
         if not self._cuda:
             begin, before = time.perf_counter(), self._clock()
             function()
