@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from doppler import Cluster, Graph, Placement, Problem, execute, simulate
 from doppler.engine import EmulatedBackend, Engine, longest_idle
-from doppler.errors import EngineError
+from doppler.errors import DeviceMemoryError, EngineError, PlacementError
 from traces import assert_possible
 
 
@@ -66,6 +66,25 @@ def test_peak_memory_is_that_of_the_simulator() -> None:
     placement = Placement([0, 1, 1])
     result = execute(graph, placement, EmulatedBackend(problem, time_scale=1e-3))
     assert result.peak_memory.tolist() == simulate(problem, placement).peak_memory.tolist()
+
+
+def test_a_device_that_cannot_run_an_op_is_refused() -> None:
+    # It would take for ever.
+    graph = Graph.build(2, [0], [1], class_compute_s={"gpu": [1.0, np.inf], "cpu": [1.0, 1.0]})
+    problem = Problem(graph, Cluster.accelerators_and_cpus(1, 1, np.inf))
+    with pytest.raises(PlacementError, match=r"op 1 \(op1\) cannot run on device"):
+        execute(graph, Placement([1, 0]), EmulatedBackend(problem))
+
+
+def test_parameters_that_exceed_the_memory_name_the_device() -> None:
+    graph = Graph.from_arrays([], [], [1.0] * 2, [1.0] * 2, param_bytes=[8, 3], name="big")
+    backend = EmulatedBackend(Problem(graph, Cluster.uniform(2, memory=10)), time_scale=1e-4)
+    with Engine(graph, backend) as engine:
+        message = "big: device 'gpu1': the parameters of its ops take 11 B, but it has 10 B"
+        with pytest.raises(DeviceMemoryError, match=message) as caught:
+            engine.run(Placement([1, 1]))
+        assert (caught.value.op, caught.value.device) == (None, "gpu1")
+        assert engine.run(Placement([1, 0])).peak_memory.tolist() == [3.0, 8.0]
 
 
 def test_another_graph_is_refused() -> None:

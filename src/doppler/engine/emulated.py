@@ -20,8 +20,9 @@ import numpy as np
 
 from doppler.engine.backend import Times
 from doppler.engine.plan import Plan
-from doppler.errors import EngineError
+from doppler.errors import DeviceMemoryError, EngineError
 from doppler.graph import Graph
+from doppler.placement import Placement
 from doppler.problem import Problem
 
 if TYPE_CHECKING:
@@ -130,8 +131,23 @@ class EmulatedWorkspace:
         ------
         PlacementError
             If an op is on a device that cannot run it.
+        DeviceMemoryError
+            If the parameters of its ops do not fit on a device.
         """
-        return EmulatedSession(self._backend, plan)
+        problem = self._backend.problem
+        Placement(np.array(plan.devices, np.int32)).validate(problem)
+        session = EmulatedSession(self._backend, plan)
+        for device, (held, room) in enumerate(
+            zip(session.resident, self._backend.memory, strict=True)
+        ):
+            if held > room:
+                name = self._backend.device_names[device]
+                raise DeviceMemoryError(
+                    f"{problem.graph.name}: device {name!r}: the parameters of its ops take "
+                    f"{held:.0f} B, but it has {room:.0f} B",
+                    device=name,
+                )
+        return session
 
     def close(self) -> None:
         """Do nothing: there are no tensors."""
