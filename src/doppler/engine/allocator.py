@@ -8,7 +8,9 @@ from functools import cache
 
 # From malloc.h of glibc.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_TRIM_BYTES, _MMAP_BYTES = 2**31 - 1, 2**30
+_TRIM_BYTES = 2**31 - 1
+# The manual, mallopt(3), names the second as the limit; newer versions take the first.
+_MMAP_BYTES = (2**30, 2**25)
 
 
 @cache
@@ -21,9 +23,10 @@ def keep_freed_memory() -> None:
     Does nothing where the C library is not glibc.
     """
     libc = _glibc()
-    if libc is not None:
-        # Each alone makes it worse: the other would stay at its default and no longer adapt.
-        libc.mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
+    if libc is None:
+        return
+    # Each alone makes it worse: the other would stay at its default and no longer adapt.
+    if any(libc.mallopt(_M_MMAP_THRESHOLD, size) for size in _MMAP_BYTES):
         libc.mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
 
 
