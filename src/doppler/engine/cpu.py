@@ -65,9 +65,7 @@ class CpuBackend:
 
     def fault(self, error: BaseException) -> type[EngineError] | None:
         """Recognise what torch says when an allocation fails."""
-        if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
-            return DeviceMemoryError
-        return None
+        return DeviceMemoryError if is_out_of_memory(error) else None
 
 
 class CpuWorkspace:
@@ -201,6 +199,11 @@ class CpuSession:
         return {
             op: next(held[op] for held in self.held if op in held) for op in sorted(self._outputs)
         }
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that the host has too little memory."""
+    return isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 @contextmanager

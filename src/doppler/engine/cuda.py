@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from doppler.cores import cores
 from doppler.engine.allocator import keep_freed_memory, return_freed_memory
 from doppler.engine.backend import Backend, Times
-from doppler.engine.cpu import CpuBackend, CpuSession, known_faults
+from doppler.engine.cpu import CpuSession, is_out_of_memory, known_faults
 from doppler.engine.plan import Plan
 from doppler.engine.residency import Program, Residency
 from doppler.errors import DeviceLostError, DeviceMemoryError, EngineError
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _LAUNCH_AHEAD = 2
 _NANO_PER_MILLI = 1e6
-_OUT_OF_MEMORY = ("CUDA out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "out of memory")
+_OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 def local_devices(n_devices: int) -> tuple[str, ...]:
@@ -114,11 +114,11 @@ class CudaBackend:
         After most of the latter the process cannot use the GPU any more.
         """
         text = str(error)
-        if any(words in text for words in _OUT_OF_MEMORY):
+        if is_out_of_memory(error) or any(words in text for words in _OUT_OF_MEMORY):
             return DeviceMemoryError
         if "CUDA error" in text or "CUDA driver error" in text or "CUBLAS_STATUS" in text:
             return DeviceLostError
-        return CpuBackend.fault(self, error)  # type: ignore[arg-type]
+        return None
 
 
 class CudaWorkspace:

@@ -190,7 +190,7 @@ class Run:
                         return
                     if heap:
                         op = heappop(heap) & _ID
-                        self._take(device, self._session.sizes[op], op)
+                        self._take(device, sizes[op], op)
                         running[device] = (perf_counter(), op)
                     elif launched:
                         op = -1
