@@ -103,7 +103,7 @@ def test_an_output_that_differs_is_an_error(cli, ffnn, tmp_path, monkeypatch) ->
         (["--cluster", "uniform:2"], "go with --backend emulated"),
         (["--jitter", 0.1], "go with --backend emulated"),
         (["--backend", "emulated", "--check"], "the emulated backend computes nothing"),
-        (["--backend", "gpu"], "unknown backend 'gpu'"),
+        (["--backend", "gpu"], "did you mean 'cpu'? known are cpu, cuda, emulated"),
         (["--backend", "emulated"], "the graph file names no machine"),
         (["--runtime", "lifo"], "runtime 'lifo'"),
         (["--trace", "/"], "it is a directory"),

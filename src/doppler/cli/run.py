@@ -10,7 +10,7 @@ import typer
 from doppler.cli.inputs import check_output, read_graph, read_placement, read_problem
 from doppler.cli.options import ClusterOption, GraphArgument, JsonOption, RuntimeOption, SeedOption
 from doppler.cli.output import make_facts, make_title, print_json, print_text, progress
-from doppler.errors import DopplerError
+from doppler.errors import DopplerError, UnknownNameError
 
 if TYPE_CHECKING:
     from doppler.engine import Backend, Execution
@@ -22,6 +22,7 @@ EXAMPLES = (
     "doppler run layer.json placement.json --backend cuda --repeat 5 --trace measured.json",
     "doppler run layer.txt placement.json --backend emulated --cluster uniform:4 --time-scale 0.01",
 )
+_BACKENDS = ("cpu", "cuda", "emulated")
 
 
 def run(
@@ -88,6 +89,8 @@ def run(
 ) -> None:
     """Run a placement on real devices, or emulated ones, and measure it."""
     check_output(trace)
+    if backend not in _BACKENDS:
+        raise UnknownNameError("backend", backend, _BACKENDS)
     if repeat < 1:
         raise DopplerError(f"--repeat is {repeat}, must be at least 1")
     if seed < 0:

@@ -116,7 +116,9 @@ class Engine:
         """
         check_placement(self.graph, placement, self.backend.device_names)
         if timeout is not None and not 0 < timeout <= threading.TIMEOUT_MAX:
-            raise EngineError(f"timeout is {timeout} s, must be above 0")
+            raise EngineError(
+                f"timeout is {timeout} s, must be above 0 and at most {threading.TIMEOUT_MAX:.0f}"
+            )
         plan = make_plan(self._edges, placement, runtime)
         with self._turn:
             if self._workspace is None:
