@@ -17,17 +17,14 @@ from figures import print_figures
 import doppler
 from doppler import Graph, Problem
 from doppler.engine import CpuBackend
-from doppler.evaluation.fidelity import (
-    Fidelity,
-    diverse_placements,
-    measure_fidelity,
-    save_fidelity,
-)
+from doppler.evaluation.diversity import diverse_placements
+from doppler.evaluation.fidelity import Fidelity, measure_fidelity
+from doppler.evaluation.fidelity_page import save_fidelity
 from doppler.profiling import profile
 
 REPORTS = Path(__file__).parents[1] / "reports"
 DEVICES = 2
-PLACEMENTS = 48
+PLACEMENTS = 44
 ROUNDS = 3
 PROFILE_SECONDS = 30.0
 

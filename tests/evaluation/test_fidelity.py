@@ -1,89 +1,25 @@
-"""Simulated against measured makespans: diverse placements, honest figures, a page of them."""
+"""Simulated against measured makespans, and the figures that sum them up."""
 
 from __future__ import annotations
 
 import json
 import math
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+from fidelity_points import LINE, point
 
 from doppler import Cluster, Graph, Problem, workloads
 from doppler.engine import EmulatedBackend
 from doppler.errors import DopplerError
-from doppler.evaluation.fidelity import (
-    Fidelity,
-    Point,
-    correlations,
-    diverse_placements,
-    measure_fidelity,
-    render_fidelity,
-    save_fidelity,
-    scatter_svg,
-)
+from doppler.evaluation.diversity import diverse_placements
+from doppler.evaluation.fidelity import Fidelity, correlations, measure_fidelity
 
 
 @pytest.fixture(scope="module")
 def problem() -> Problem:
     return Problem(workloads.ffnn(64, 32, 64, 32), Cluster.uniform(2))
-
-
-def point(kind: str, simulated: float, measured: float, balance: float = 1.0) -> Point:
-    return Point(kind, simulated, measured, 0.0, balance)
-
-
-LINE = tuple(point(f"heft {i}", 1.0 + i, 2.0 + 2 * i) for i in range(5))
-
-
-def test_placements_are_diverse_distinct_and_suit_the_problem(problem: Problem) -> None:
-    found = diverse_placements(problem, 48)
-    assert len(found) >= 48
-    keys = set()
-    for candidate in found:
-        candidate.placement.validate(problem)
-        order = candidate.placement.priority
-        keys.add(
-            (candidate.placement.devices.tobytes(), None if order is None else order.tobytes())
-        )
-    assert len(keys) == len(found)
-    kinds = " ".join(candidate.kind for candidate in found)
-    for word in (
-        "single device gpu1",
-        "heft",
-        "policy, sampled",
-        "local search",
-        "moved",
-        "random",
-    ):
-        assert word in kinds
-    shares = sorted(float((c.placement.devices == 0).mean()) for c in found)
-    assert shares[0] == 0.0
-    assert shares[-1] == 1.0
-    assert any(0.55 < share < 0.95 for share in shares)
-
-
-def test_placements_heed_pins_and_colocation() -> None:
-    rng = np.random.default_rng(0)
-    graph = Graph.from_arrays(
-        np.arange(19),
-        np.arange(1, 20),
-        rng.uniform(1, 2, 20),
-        rng.uniform(1, 2, 20),
-        pinned=[1] + [-1] * 19,
-        colocation=[-1, -1, 0, 0, 0] + [-1] * 15,
-    )
-    problem = Problem(graph, Cluster.uniform(3))
-    for candidate in diverse_placements(problem, 30):
-        candidate.placement.validate(problem)
-
-
-def test_a_graph_of_few_placements_ends() -> None:
-    graph = Graph.from_arrays([], [], [1.0], [1.0])
-    found = diverse_placements(Problem(graph, Cluster.uniform(2)), 40)
-    assert 2 <= len(found) < 40
 
 
 def test_emulated_runs_follow_the_simulation() -> None:
@@ -141,27 +77,6 @@ def test_figures_of_a_result() -> None:
     assert data["worst"][0]["kind"] == skewed.kind
     assert data["worst"][0]["ratio"] == 4.0
     assert len(data["points"]) == 6
-
-
-def test_the_page_shows_every_point_and_escapes_names(tmp_path: Path) -> None:
-    nasty = point("<script>alert(1)</script>", 1.0, 1.5)
-    result = Fidelity("<b>layer", 20, 2, (*LINE, nasty))
-    page = render_fidelity([result], {"machine": "a & b"})
-    assert page.count("<circle") == 6
-    assert "<script>alert" not in page
-    assert "<b>layer" not in page
-    assert "a &amp; b" in page
-    assert not re.search(r"(src|href)=", page)
-    files = save_fidelity([result], tmp_path / "f.json", tmp_path / "f.html")
-    assert [path.name for path in files] == ["f.html", "f.json"]
-    assert list(json.loads((tmp_path / "f.json").read_text())) == ["<b>layer"]
-
-
-def test_a_drawing_stays_inside_its_frame() -> None:
-    drawn = scatter_svg(Fidelity("layer", 20, 2, LINE))
-    for across, down in re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', drawn):
-        assert 0 < float(across) < 460
-        assert 0 < float(down) < 380
 
 
 def test_nothing_to_measure(problem: Problem) -> None:
