@@ -32,7 +32,6 @@ def test_the_baseline_is_a_median_that_no_outlier_moves() -> None:
         assert ledger.baseline is None
         ledger.champion(seconds)
     assert ledger.baseline == 1.0
-    assert ledger.spread < 0.02
     ledger.crown([0.5] * ENOUGH)
     assert ledger.baseline == 0.5
 

@@ -36,6 +36,14 @@ LIMIT = 5.0
 # Runs whose traces count, and the least error of a factor that traces gave.
 TRACED = 20
 TRACE_ERROR = 0.02
+# Runs with jitter that an expectation is taken over, and what the jitter may be.
+SAMPLES = 6
+JITTERS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2)
+# Runs of a placement whose deviation says something about the jitter, placements that are asked,
+# samples for each, and the least deviation that is told from none.
+ENOUGH_RUNS, ASKED, DRAWN, SMALLEST = 5, 6, 24, 0.003
+# Measurements between two looks at the jitter.
+JITTER_EVERY = 8
 # Simulated ops, all placements together, between two pauses: a few milliseconds.
 SLICE_OPS = 100_000
 # Shortest modelled duration, as a share of the longest, that a trace is compared with.
@@ -144,15 +152,18 @@ class Observations(NamedTuple):
         Whether the run-time goes by the priority.
     target : float64 array, shape [placements]
         Median logarithm of the measured seconds.
-    error : float64 array, shape [placements]
-        Its standard deviation, that of the model included.
+    spread : float64 array, shape [placements]
+        Standard deviation of the logarithm of one run, by the median deviation; nan where the runs
+        are too few to tell.
+    runs : int64 array, shape [placements]
     """
 
     devices: IntArray
     priority: IntArray
     ordered: BoolArray
     target: FloatArray
-    error: FloatArray
+    spread: FloatArray
+    runs: npt.NDArray[np.int64]
 
     def part(self, placements: slice) -> Observations:
         """Return some of the placements, without a copy."""
@@ -161,15 +172,13 @@ class Observations(NamedTuple):
             self.priority[placements],
             self.ordered[placements],
             self.target[placements],
-            self.error[placements],
+            self.spread[placements],
+            self.runs[placements],
         )
 
 
 def observations(
-    placements: Sequence[Placement],
-    logs: Sequence[Sequence[float]],
-    spread: float,
-    runtime: str = "priority",
+    placements: Sequence[Placement], logs: Sequence[Sequence[float]], runtime: str = "priority"
 ) -> Observations:
     """Gather what was measured.
 
@@ -178,32 +187,37 @@ def observations(
     placements : sequence of Placement
         At least one.
     logs : sequence of sequence of float
-        Logarithms of the measured seconds of each, at least one.
-    spread : float
-        Standard deviation of the logarithm of one run.
+        Logarithms of the measured seconds of each; of one that was not run, none.
     runtime : {"priority", "fifo"}
     """
     none = np.zeros(placements[0].devices.size, np.int32)
     priority = [none if each.priority is None else each.priority for each in placements]
-    runs = np.array([len(each) for each in logs])
-    spread = min(max(spread, LEAST_SPREAD), MOST_SPREAD)
     return Observations(
         np.stack([each.devices for each in placements]),
         np.stack(priority),
         np.array([runtime == "priority" and each.priority is not None for each in placements]),
-        np.array([float(np.median(each)) for each in logs]),
-        np.sqrt(MODEL_ERROR**2 + spread**2 / runs),
+        np.array([float(np.median(each)) if len(each) else np.nan for each in logs]),
+        np.array([deviation(each) if len(each) >= ENOUGH_RUNS else np.nan for each in logs]),
+        np.array([len(each) for each in logs]),
     )
 
 
+def deviation(values: npt.ArrayLike) -> float:
+    """Return the standard deviation by the median absolute one, which outliers do not move."""
+    array = np.asarray(values, np.float64)
+    return 1.4826 * float(np.median(np.abs(array - np.median(array))))
+
+
 @njit(cache=True, nogil=True)
-def _makespans(arrays, devices, priority, ordered, work, makespans):  # type: ignore[no-untyped-def]
-    """Simulate placements, some of which have no priority."""
-    for index in range(len(makespans)):
+def _samples(arrays, devices, priority, ordered, jitter, work, logs):  # type: ignore[no-untyped-def]
+    """Logarithms of simulated seconds, shape [placements, samples]; the seeds are the samples'."""
+    for index in range(logs.shape[0]):
         queue = priority[index] if ordered[index] else priority[index][:0]
-        makespans[index], _ = run(
-            arrays, devices[index], queue, 0.0, np.int64(0), np.bool_(False), work
-        )
+        for sample in range(logs.shape[1]):
+            makespan, _ = run(
+                arrays, devices[index], queue, jitter, np.int64(sample), np.bool_(False), work
+            )
+            logs[index, sample] = np.log(max(makespan, 1e-300))
 
 
 @njit(cache=True, nogil=True)
@@ -244,6 +258,12 @@ class Calibration:
     problem : Problem
         As believed.
     seed : int
+
+    Attributes
+    ----------
+    jitter : float
+        Standard deviation of the logarithm of a duration from run to run, such that simulated
+        makespans vary as measured ones do.
     """
 
     def __init__(self, problem: Problem, seed: int = 0) -> None:
@@ -262,6 +282,9 @@ class Calibration:
         if n_links == 0:
             self._movable = np.delete(self._movable, 1)
         self._observations: Observations | None = None
+        self._goal = self._error = np.empty(0)
+        self.jitter = 0.0
+        self._seen = 0
         self._traced: deque[FloatArray] = deque(maxlen=TRACED)
         self._shown = np.full(n_devices + n_links, np.nan)
         self._shown_error = np.full(n_devices + n_links, TRACE_ERROR)
@@ -306,7 +329,24 @@ class Calibration:
             self._shown_error[index] = TRACE_ERROR + deviation / np.sqrt(len(seen))
 
     def see(self, seen: Observations) -> Iterator[None]:
-        """Take the measurements, in place of those before; with pauses."""
+        """Take the measurements, in place of those before; with pauses.
+
+        A placement may take far longer with jitter than without, since a late op can change the
+        order of many. By how much is simulated once, by the best explanation, and taken off what
+        was measured; explanations are then held against it without jitter, which is quick.
+        """
+        self._observations = None
+        if self._seen % JITTER_EVERY == 0:
+            yield from self._measure_jitter(seen)
+        self._seen += 1
+        with_jitter = yield from self._simulate(self._best, seen, self.jitter, SAMPLES)
+        without = yield from self._simulate(self._best, seen, 0.0, 1)
+        self._goal = seen.target - with_jitter.mean(axis=1) + without[:, 0]
+        spread = np.where(np.isfinite(seen.spread), seen.spread, with_jitter.std(axis=1))
+        spread = np.clip(spread, LEAST_SPREAD, MOST_SPREAD)
+        # How far off the simulated expectation may be, too.
+        variance = spread**2 / seen.runs + with_jitter.var(axis=1) / SAMPLES
+        self._error = np.sqrt(MODEL_ERROR**2 + variance)
         self._observations = seen
         for each in [self._best, *self._all]:
             each.loss = yield from self._loss(each.values)
@@ -329,23 +369,64 @@ class Calibration:
                     self._best = dataclasses.replace(each)
 
     def predict(self, seen: Observations) -> Generator[None, None, FloatArray]:
-        """Simulate placements by the best explanation and each of the others, with pauses.
+        """Expect the makespans of placements by the best explanation and each of the others.
 
         Returns
         -------
         float64 array, shape [1 + explanations, placements]
-            Logarithms of seconds.
+            Mean logarithms of seconds, over runs with jitter.
         """
-        found = np.empty((1 + EXPLANATIONS, len(seen.target)))
-        for row, each in zip(found, [self._best, *self._all], strict=True):
-            arrays = self._arrays(each.values)
-            for some in self._slices(seen):
-                part = seen.part(some)
-                _makespans(arrays, part.devices, part.priority, part.ordered, self._work, row[some])
-                yield
-        with np.errstate(divide="ignore"):
-            logs: FloatArray = np.log(found)
+        rows = []
+        for each in [self._best, *self._all]:
+            logs = yield from self._simulate(each, seen, self.jitter, SAMPLES)
+            rows.append(logs.mean(axis=1))
+        return np.stack(rows)
+
+    def expect(self, problem: Problem, placements: Sequence[Placement], runtime: str) -> FloatArray:
+        """Mean logarithms of the seconds of placements of a problem, over runs with jitter."""
+        seen = observations(placements, [()] * len(placements), runtime)
+        logs = np.empty((len(placements), 2 * SAMPLES if self.jitter else 1))
+        _samples(
+            problem.arrays,
+            seen.devices,
+            seen.priority,
+            seen.ordered,
+            self.jitter,
+            self._work,
+            logs,
+        )
+        mean: FloatArray = logs.mean(axis=1)
+        return mean
+
+    def _simulate(
+        self, explanation: _Explanation, seen: Observations, jitter: float, samples: int
+    ) -> Generator[None, None, FloatArray]:
+        """Logarithms of simulated seconds, shape [placements, samples]; with pauses."""
+        arrays = self._arrays(explanation.values)
+        logs = np.empty((len(seen.runs), samples if jitter else 1))
+        for some in self._slices(len(logs), logs.shape[1]):
+            part = seen.part(some)
+            _samples(
+                arrays, part.devices, part.priority, part.ordered, jitter, self._work, logs[some]
+            )
+            yield
         return logs
+
+    def _measure_jitter(self, seen: Observations) -> Iterator[None]:
+        """Choose the jitter that makes makespans vary as they were measured to."""
+        often = np.flatnonzero(np.isfinite(seen.spread))[-ASKED:]
+        if not often.size:
+            return
+        misfits = []
+        for jitter in JITTERS:
+            misfit = 0.0
+            for index in often.tolist():
+                one = slice(index, index + 1)
+                logs = yield from self._simulate(self._best, seen.part(one), jitter, DRAWN)
+                ratio = (deviation(logs[0]) + SMALLEST) / (seen.spread[index] + SMALLEST)
+                misfit += seen.runs[index] * abs(float(np.log(ratio)))
+            misfits.append(misfit)
+        self.jitter = JITTERS[int(np.argmin(misfits))]
 
     @property
     def state(self) -> FloatArray:
@@ -426,8 +507,8 @@ class Calibration:
             array.setflags(write=False)
         return arrays._replace(compute=compute, latency=latency, factor=factor)
 
-    def _slices(self, seen: Observations) -> Iterator[slice]:
-        count, size = len(seen.target), max(1, SLICE_OPS // self.problem.n_ops)
+    def _slices(self, count: int, samples: int = 1) -> Iterator[slice]:
+        size = max(1, SLICE_OPS // (self.problem.n_ops * samples))
         return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
     def _loss(self, values: FloatArray, limit: float = np.inf) -> Generator[None, None, float]:
@@ -443,7 +524,7 @@ class Calibration:
         if seen is None:
             return loss
         arrays = self._arrays(values)
-        for some in self._slices(seen):
+        for some in self._slices(len(seen.runs)):
             if loss > limit:
                 break
             part = seen.part(some)
@@ -453,8 +534,8 @@ class Calibration:
                     part.devices,
                     part.priority,
                     part.ordered,
-                    part.target,
-                    part.error,
+                    self._goal[some],
+                    self._error[some],
                     BEND,
                     limit - loss,
                     self._work,

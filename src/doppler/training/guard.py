@@ -85,15 +85,6 @@ class Ledger:
         """Running mean of the regret."""
         return self.total / self.runs if self.runs else 0.0
 
-    @property
-    def spread(self) -> float:
-        """Standard deviation of the logarithm of a champion run, by the median deviation."""
-        if len(self._champion) < ENOUGH:
-            return 0.0
-        logs = [math.log(seconds) for seconds in self._champion]
-        middle = statistics.median(logs)
-        return 1.4826 * statistics.median(abs(log - middle) for log in logs)
-
     def allows(self, ratio: float, ahead: int = 0) -> bool:
         """Say whether a run that may take ``ratio`` times the baseline may come next.
 

@@ -55,6 +55,9 @@ NOTICED = 0.002
 CHANGES = 64
 # Moves of a search of the calibrated simulator, and of those one slice of work.
 MOVES, SLICE_OPS = 4000, 20_000
+# The best options, from one of which a search starts, and the states of a search that are compared
+# with jitter.
+STARTS, SNAPSHOTS = 4, 12
 # Share of the moves that ruin and recreate.
 RECREATE_SHARE = 0.15
 # Runs between two batches of the policy's episodes, and updates of it by the simulator.
@@ -65,10 +68,11 @@ TRIES = 2
 LEAST_GAIN = 0.003
 # How far explanations must disagree about a placement, as the deviation of logarithms, for its
 # run to be worth its cost.
-WORTH_KNOWING = 0.02
+WORTH_KNOWING = 0.03
 # First runs of placements whose surprises count, and the fewest that do.
 SURPRISES, ENOUGH_SURPRISES = 20, 5
-# Share of the chances to explore on which what is unknown is tried before what is promising.
+# Share of the chances to explore on which what is promising is left for what is unknown, and of
+# these, on which that is tried.
 CURIOSITY = 0.25
 
 
@@ -375,8 +379,7 @@ class Learner:
     def _observations(self, options: list[Option]) -> Observations:
         return observations(
             [option.placement for option in options],
-            [list(option.logs) or [0.0] for option in options],
-            self.ledger.spread,
+            [option.logs for option in options],
             self.runtime,
         )
 
@@ -444,16 +447,17 @@ class Learner:
         if not options:
             return None
         table = np.stack(rows)
+        column = table[:, int(rng.integers(table.shape[1]))]
+        best = int(column.argmin())
+        if column[best] < -LEAST_GAIN and rng.random() >= CURIOSITY:
+            return options[best]
+        # Knowledge has its price: half of what may be spent, so that gains can always be tried.
+        if self.ledger.mean > 0.5 * self.guard.max_regret:
+            return None
         new = np.array([option.runs == 0 for option in options])
         curious = np.where(new, table.std(axis=1), 0.0)
         most = int(curious.argmax())
-        if curious[most] > WORTH_KNOWING and rng.random() < CURIOSITY:
-            return options[most]
-        column = table[:, int(rng.integers(table.shape[1]))]
-        best = int(column.argmin())
-        if column[best] < -LEAST_GAIN:
-            return options[best]
-        return options[most] if curious[most] > WORTH_KNOWING else None
+        return options[most] if curious[most] > WORTH_KNOWING and rng.random() < CURIOSITY else None
 
     # Search and policy.
 
@@ -469,22 +473,28 @@ class Learner:
             factors = self.calibration.what_if(rng)
         problem = factors.problem(self.believed)
         yield
-        starts = [option for option in self._open_options() if option in self._logs]
-        starts = sorted(starts, key=lambda option: float(self._logs[option][0]))[:8]
+        starts = [each for each in [self.champion, *self._open_options()] if each in self._logs]
+        starts.sort(key=lambda option: float(self._logs[option][0]))
+        starts = starts[:STARTS] or [self.champion]
+        start = starts[int(rng.integers(len(starts)))]
         annealer = Annealer(problem, 1, self.runtime, RECREATE_SHARE)
-        chains = [annealer.chain(option.placement) for option in [self.champion, *starts]]
-        chain = min(chains, key=lambda chain: chain.best)
+        chain = annealer.chain(start.placement)
         yield
         steps = max(1, SLICE_OPS // problem.n_ops)
-        slices = max(1, MOVES // steps)
-        hot = HOT * 10.0 ** rng.uniform(-1.0, 1.0)
+        slices = max(SNAPSHOTS, MOVES // steps)
+        hot = HOT * 10.0 ** rng.uniform(-1.5, 1.0)
+        found: list[Placement] = []
         for number in range(slices):
             heat = hot * (COLD / hot) ** (number / slices)
             temperature = heat * min(chain.best, chain.reference)
             annealer.advance(chain, int(rng.integers(2**31)), steps, temperature)
+            if (number + 1) % max(1, slices // SNAPSHOTS) == 0:
+                priority = chain.best_priority.copy() if self.runtime == "priority" else None
+                found.append(Placement(chain.best_devices.copy(), priority))
             yield
-        priority = chain.best_priority.copy() if self.runtime == "priority" else None
-        self._options.add(Placement(chain.best_devices.copy(), priority), CANDIDATE)
+        # What is best without jitter may be much worse with it.
+        expected = self.calibration.expect(problem, found, self.runtime)
+        self._options.add(found[int(expected.argmin())], CANDIDATE)
         yield
 
     def _face(self) -> None:

@@ -17,7 +17,7 @@ from doppler.simulator import check_memory
 # Latest runs of a placement that count.
 REMEMBERED = 20
 # Placements never run that are kept; of those that were, all are, since none is tried for ever.
-UNTRIED = 48
+UNTRIED = 24
 
 
 @dataclass(eq=False)
