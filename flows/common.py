@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +21,7 @@ from doppler.errors import DopplerError, EngineError, StorageError
 from doppler.files import write_atomic
 from doppler.graph import Graph
 from doppler.params import Case, GraphParams, Params, load_params
+from doppler.viewer.markdown import markdown_table
 
 if TYPE_CHECKING:
     from prefect import Task
@@ -185,13 +186,6 @@ def state_path(stage: str) -> Path:
 def write_metrics(path: str, metrics: Mapping[str, float]) -> None:
     """Write metrics for ``dvc metrics``."""
     write_atomic(path, json.dumps(metrics, indent=1) + "\n")
-
-
-def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Lay out rows as a Markdown table; floats are given four significant digits."""
-    cells = [[f"{x:.4g}" if isinstance(x, float) else str(x) for x in row] for row in rows]
-    lines = [columns, ["---"] * len(columns), *cells]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def publish(key: str, title: str, table: str) -> None:

@@ -44,4 +44,4 @@ def test_the_findings_as_markdown() -> None:
     )
     assert "| cpu0 | healthy | 2" in table
     assert "| cpu1 | **unhealthy** | " in table
-    assert table.endswith("| a/b c |")
+    assert table.endswith("| a\\|b c |")

@@ -17,6 +17,7 @@ import numpy as np
 
 from doppler.errors import PromotionError
 from doppler.evaluation.signed_rank import centre_interval, p_below, smallest_sample
+from doppler.viewer.markdown import markdown_cell, markdown_table
 from doppler.viewer.units import count_of, format_percent
 
 #: Runs once and returns the makespan, or those of several problems, in seconds.
@@ -290,30 +291,30 @@ def decision_markdown(
             ("one-sided p-value", f"{result.p_value:.2g}"),
         ]
     if result.failure is not None:
-        rows.append(("failure", _cell(result.failure)))
+        rows.append(("failure", result.failure))
     looks = f", {count_of(result.looks, 'look')}" if result.looks > 1 else ""
     rows += [
         ("least gain asked for", format_percent(result.min_gain)),
         ("pairs", f"{result.pairs} of {result.planned}{looks}, order seeded with {result.seed}"),
     ]
     lines = [
-        f"# {_cell(challenger)} against {_cell(champion)}",
+        f"# {markdown_cell(challenger)} against {markdown_cell(champion)}",
         "",
-        f"{_cell(result.text[0].upper() + result.text[1:])}.",
+        f"{markdown_cell(result.text[0].upper() + result.text[1:])}.",
         "",
-        *_table(("figure", "value"), rows),
+        markdown_table(("figure", "value"), rows),
     ]
     if result.pairs:
         champions = np.median(np.array(result.champion_s), axis=0)
         challengers = np.median(np.array(result.challenger_s), axis=0)
         problems = [
-            (_cell(name), f"{was:.4g}", f"{now:.4g}", f"{ratio:.4f}")
+            (name, f"{was:.4g}", f"{now:.4g}", f"{ratio:.4f}")
             for (name, ratio), was, now in zip(
                 result.by_problem.items(), champions, challengers, strict=True
             )
         ]
         columns = ("problem", "champion, median s", "challenger, median s", "ratio")
-        lines += ["", *_table(columns, problems)]
+        lines += ["", markdown_table(columns, problems)]
     return "\n".join(lines) + "\n"
 
 
@@ -376,11 +377,3 @@ def _log_ratios(
     """Logarithm of challenger over champion, shape [pairs, problems]."""
     logs: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = np.log(challenger) - np.log(champion)
     return logs
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *rows)]
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")

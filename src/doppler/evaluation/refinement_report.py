@@ -14,6 +14,7 @@ import numpy as np
 from doppler.evaluation.curves import Curve, curves_svg
 from doppler.evaluation.promotion import PairedResult, decision_markdown
 from doppler.files import write_atomic
+from doppler.viewer.markdown import markdown_table
 from doppler.viewer.page import render
 from doppler.viewer.palette import colour
 from doppler.viewer.units import count_of, format_percent, format_seconds
@@ -103,18 +104,18 @@ def refinement_markdown(report: RefinementReport) -> str:
             [k["name"], k["runs"], k["failed"], k["ratio"], k["median"]]
             for k in _kinds(report.runs)
         ]
-        parts += ["## Runs", _table(columns, rows)]
+        parts += ["## Runs", markdown_table(columns, rows)]
     if report.fidelity:
         columns = ["workload", "Pearson", "Spearman", "placements"]
         rows = [
             [f["workload"], f["pearson"], f["spearman"], f["placements"]]
             for f in _fidelity(report.fidelity)
         ]
-        parts += ["## Fidelity of the simulator", _table(columns, rows)]
+        parts += ["## Fidelity of the simulator", markdown_table(columns, rows)]
     if report.versions:
         columns = ["id", "status", "created", "parent", "metrics", "git"]
         rows = [[v[name] for name in columns] for v in map(_version_row, report.versions)]
-        parts += ["## Registry", _table(columns, rows)]
+        parts += ["## Registry", markdown_table(columns, rows)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -359,9 +360,3 @@ def _last(runs: Sequence[Mapping[str, Any]], name: str) -> float | None:
 
 def _seconds(value: float | None) -> str:
     return _NEVER if value is None else format_seconds(value)
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    cells = [[" ".join(str(x).split()).replace("|", "\\|") for x in row] for row in rows]
-    lines = [columns, ["---"] * len(columns), *cells]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

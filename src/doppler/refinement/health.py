@@ -7,15 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from doppler.engine import Backend, Engine
+from doppler.engine import Backend, Engine, compare_outputs
 from doppler.errors import EngineError
 from doppler.graph import workloads
-from doppler.graph.execution import assemble, make_tensors, run_sequential
+from doppler.graph.execution import make_tensors, run_sequential
 from doppler.placement import Placement
+from doppler.viewer.markdown import markdown_table
 from doppler.viewer.units import format_seconds
-
-# Of float32 results that are summed in another order.
-_RELATIVE, _ABSOLUTE = 1e-3, 1e-5
 
 
 class Health(NamedTuple):
@@ -54,12 +52,10 @@ def check_device(backend: Backend, device: int | None, timeout: float) -> Health
     Health
         Of the second of two runs: the first may load libraries and start the device.
     """
-    import torch
-
     name = "all" if device is None else backend.device_names[device]
     graph = workloads.ffnn(64, 32, 64, 16, tiles=2)
     tensors = make_tensors(graph)
-    expected = assemble(graph, run_sequential(graph, tensors))
+    expected = run_sequential(graph, tensors)
     count = len(backend.device_names)
     devices = np.arange(graph.n_ops) % count if device is None else np.full(graph.n_ops, device)
     placement = Placement(devices.astype(np.int32))
@@ -67,23 +63,24 @@ def check_device(backend: Backend, device: int | None, timeout: float) -> Health
         with Engine(graph, backend, tensors=tensors) as engine:
             engine.run(placement, timeout=timeout)
             execution = engine.run(placement, timeout=timeout)
-        found = assemble(graph, execution.outputs)
+        parity = compare_outputs(graph, execution.outputs, expected)
     except EngineError as error:
         return Health(name, False, 0.0, str(error))
-    for result, tensor in expected.items():
-        if not torch.allclose(found[result], tensor, rtol=_RELATIVE, atol=_ABSOLUTE):
-            off = float((found[result] - tensor).abs().max())
-            return Health(
-                name, False, execution.makespan, f"computes {result} wrong, off by up to {off:.3g}"
-            )
+    if not parity.equal:
+        finding = f"computes {parity.name} wrong, off by up to {parity.difference:.3g}"
+        return Health(name, False, execution.makespan, finding)
     return Health(name, True, execution.makespan, "results are right")
 
 
 def health_markdown(health: Iterable[Health]) -> str:
     """Lay out what was found as a Markdown table."""
     rows = [
-        f"| {each.device} | {'healthy' if each.healthy else '**unhealthy**'} | "
-        f"{format_seconds(each.seconds)} | {' '.join(each.finding.split()).replace('|', '/')} |"
+        (
+            each.device,
+            "healthy" if each.healthy else "**unhealthy**",
+            format_seconds(each.seconds),
+            each.finding,
+        )
         for each in health
     ]
-    return "\n".join(["| device | state | took | finding |", "| --- | --- | --- | --- |", *rows])
+    return markdown_table(("device", "state", "took", "finding"), rows)
