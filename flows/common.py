@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
@@ -69,6 +70,7 @@ __all__ = [
     "IntervalSchedule",
     "ThreadPoolTaskRunner",
     "build_graph",
+    "discard",
     "flow",
     "flow_run_id",
     "get_current_settings",
@@ -181,6 +183,15 @@ def load_problem(case: Case) -> Problem:
 def state_path(stage: str) -> Path:
     """Where a training stage that is running keeps its checkpoint; not an artifact."""
     return Path(".cache/training", f"{stage}.safetensors")
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder; if this process is killed meanwhile, nothing is taken for whole."""
+    trash = folder.with_name(f"{folder.name}.old")
+    shutil.rmtree(trash, ignore_errors=True)
+    if folder.exists():
+        os.replace(folder, trash)
+        shutil.rmtree(trash)
 
 
 def write_metrics(path: str, metrics: Mapping[str, float]) -> None:

@@ -7,8 +7,6 @@ killed at any moment; the next run goes on from what is left.
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import sys
 import time
 from datetime import UTC, datetime
@@ -19,6 +17,7 @@ from common import (
     Cancelled,
     Completed,
     build_graph,
+    discard,
     flow,
     flow_run_id,
     mark_crashed,
@@ -268,15 +267,6 @@ def origin(graph: Graph, settings: NightlyParams, seed: int) -> dict[str, object
         devices=settings.devices,
         seed=seed,
     )
-
-
-def discard(folder: Path) -> None:
-    """Remove a folder; if this process is killed meanwhile, nothing is taken for whole."""
-    trash = folder.with_name(f"{folder.name}.old")
-    shutil.rmtree(trash, ignore_errors=True)
-    if folder.exists():
-        os.replace(folder, trash)
-        shutil.rmtree(trash)
 
 
 def refine_tonight(params: Params) -> str:

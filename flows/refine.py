@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-import shutil
 from pathlib import Path
 
-from common import flow, graph_path, main, markdown_table, publish, step, write_metrics
+from common import discard, flow, graph_path, main, markdown_table, publish, step, write_metrics
 from doppler import load_graph
 from doppler.engine import Engine, make_backend
 from doppler.errors import EngineError
@@ -24,18 +24,27 @@ from doppler.training.progress import training_bar
 POLICY_FILE = Path("models/policy.safetensors")
 REFINED = Path("models/refined")
 CURVE = Path("reports/refine.csv")
-# What a run that was killed goes on from.
+# What a run that was killed goes on from, if it is run again with the same input.
 STATE = Path(".cache/refine")
 
 
+def state_of(params: Params) -> Path:
+    """Where the state of a run with this input is kept."""
+    settings = params.refine.model_dump_json(exclude={"episodes", "pairs"})
+    digest = hashlib.sha256(f"{params.seed} {settings}".encode())
+    for path in (graph_path(params.refine.graph), POLICY_FILE):
+        digest.update(path.read_bytes())
+    return STATE / digest.hexdigest()[:16]
+
+
 @step("measure the devices and place the graph")
-def begin(params: Params) -> Start:
+def begin(params: Params, state: Path) -> Start:
     """Measure the machine, and let the policy place the graph on what was found."""
     settings = params.refine
     devices = Devices(settings.backend, settings.devices, settings.profile_seconds, settings.budget)
     graph = load_graph(graph_path(settings.graph))
-    first = STATE / PLACEMENT
-    start = start_anew(graph, devices, POLICY_FILE, STATE / CLUSTER, params.seed)
+    first = state / PLACEMENT
+    start = start_anew(graph, devices, POLICY_FILE, state / CLUSTER, params.seed)
     if first.exists():
         return Start(start.problem, Placement.load(first), start.policy)
     start.placement.save(first)
@@ -43,7 +52,7 @@ def begin(params: Params) -> Start:
 
 
 @step("refine")
-def train(params: Params, start: Start) -> dict[str, float]:
+def train(params: Params, start: Start, state: Path) -> dict[str, float]:
     """Refine, compare with the beginning, and save; return the metrics."""
     settings, graph = params.refine, start.problem.graph
     with Engine(graph, make_backend(settings.backend, settings.devices)) as engine:
@@ -52,7 +61,7 @@ def train(params: Params, start: Start) -> dict[str, float]:
                 start.problem,
                 start.placement,
                 policy=load_policy(start.policy),
-                directory=STATE / "refiner",
+                directory=state / "refiner",
                 guard=Guard(settings.max_regret, settings.margin),
                 seed=params.seed,
                 # The machine is here to refine: learn as much as there is to learn after every run.
@@ -110,9 +119,10 @@ def compare(
 @flow(name="refine")
 def stage(params: Params) -> None:
     """Train the policy on real devices."""
-    metrics = train(params, begin(params))
+    state = state_of(params)
+    metrics = train(params, begin(params, state), state)
     publish("refine", "Refinement", markdown_table(("metric", "value"), metrics.items()))
-    shutil.rmtree(STATE)
+    discard(STATE)
 
 
 if __name__ == "__main__":

@@ -237,3 +237,19 @@ def test_parameters_that_are_wrong_stop_it_before_anything(night: Clone) -> None
     done = night.run(sys.executable, "flows/serve.py", "--params", str(wrong), code=2)
     assert done.stdout == ""
     assert "nightly: unknown parameter 'second': did you mean 'seconds'?" in done.stderr
+
+
+def test_an_unhealthy_device_ends_it_before_anything_is_changed(night: Clone, server: str) -> None:
+    before = night.run("git", "status", "--porcelain").stdout
+    versions = len(Registry(night.path / "models/registry").versions())
+    values = night.params()
+    values["nightly"]["timeout"] = 1e-6
+    slow = night.path.parent / "slow.yaml"
+    slow.write_text(yaml.safe_dump(values))
+    done = night.run(sys.executable, "flows/nightly.py", "--params", str(slow), code=2)
+    (said,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert said.startswith("error: nothing was refined, unhealthy are cpu0 (")
+    assert "cpu1 (" in said
+    assert "nothing was refined" in runs(server, "Failed")[0]["state"]["message"]
+    assert len(Registry(night.path / "models/registry").versions()) == versions
+    assert night.run("git", "status", "--porcelain").stdout == before
