@@ -239,17 +239,28 @@ def test_parameters_that_are_wrong_stop_it_before_anything(night: Clone) -> None
     assert "nightly: unknown parameter 'second': did you mean 'seconds'?" in done.stderr
 
 
+WRONG = """
+import sys
+sys.path.insert(0, "flows")
+import nightly
+from doppler.refinement import health
+
+right = health.run_sequential
+
+def wrong(graph, tensors):
+    return {op: value + 1.0 for op, value in right(graph, tensors).items()}
+
+health.run_sequential = wrong
+nightly.run_once("params.yaml")
+"""
+
+
 def test_an_unhealthy_device_ends_it_before_anything_is_changed(night: Clone, server: str) -> None:
     before = night.run("git", "status", "--porcelain").stdout
     versions = len(Registry(night.path / "models/registry").versions())
-    values = night.params()
-    values["nightly"]["timeout"] = 1e-6
-    slow = night.path.parent / "slow.yaml"
-    slow.write_text(yaml.safe_dump(values))
-    done = night.run(sys.executable, "flows/nightly.py", "--params", str(slow), code=2)
-    (said,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert said.startswith("error: nothing was refined, unhealthy are cpu0 (")
-    assert "cpu1 (" in said
-    assert "nothing was refined" in runs(server, "Failed")[0]["state"]["message"]
+    done = night.run(sys.executable, "-c", WRONG, code=1)
+    fault = "nothing was refined, unhealthy are cpu0 (computes probabilities wrong, off by up to 1)"
+    assert f"DopplerError: {fault}, cpu1 (" in done.stderr
+    assert fault in runs(server, "Failed")[0]["state"]["message"]
     assert len(Registry(night.path / "models/registry").versions()) == versions
     assert night.run("git", "status", "--porcelain").stdout == before
