@@ -8,10 +8,10 @@ import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import doppler
+from doppler.profiling.machine import processor
 
 # Whole Llama layers of 1,024 ops each: the graph grows in length, its ops keep their degree.
 LAYERS = (1, 3, 10, 30, 98, 293)
@@ -55,16 +55,6 @@ def machine(packages: Sequence[str]) -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {"doppler": doppler.__version__} | {name: version(name) for name in packages},
     }
-
-
-def processor() -> str:
-    """Name the processor, as well as the system knows it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def verdicts(bars: Sequence[Bar], figures: Mapping[str, Any]) -> dict[str, Any]:

@@ -70,25 +70,26 @@ def free_memory_of(devices: Sequence[str]) -> list[float]:
     ]
 
 
-def describe(devices: Sequence[str]) -> str:
-    """Name the system, its processor and GPUs, and the versions that matter."""
-    import torch
-
-    gpus = sorted({torch.cuda.get_device_name(d) for d in devices if d.startswith("cuda")})
-    hardware = ", ".join([_processor(), f"{cores()} cores", *gpus])
-    return (
-        f"{platform.system()} {platform.release()} on {hardware}; "
-        f"Python {platform.python_version()}, torch {torch.__version__}"
-    )
-
-
-def _processor() -> str:
+def processor() -> str:
+    """Name the processor, as well as the system knows it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor() or platform.machine()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
+
+
+def describe(devices: Sequence[str]) -> str:
+    """Name the system, its processor and GPUs, and the versions that matter."""
+    import torch
+
+    gpus = sorted({torch.cuda.get_device_name(d) for d in devices if d.startswith("cuda")})
+    hardware = ", ".join([processor(), f"{cores()} cores", *gpus])
+    return (
+        f"{platform.system()} {platform.release()} on {hardware}; "
+        f"Python {platform.python_version()}, torch {torch.__version__}"
+    )
 
 
 def _system_memory() -> float:
