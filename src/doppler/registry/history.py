@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from doppler.errors import RegistryError
-from doppler.files import read_text
 from doppler.messages import shown_value
-from doppler.registry.version import RESTORE, is_id
+from doppler.registry.document import RESTORE, read_document
+from doppler.registry.version import is_id
 
 HISTORY = "history.json"
 FORMAT = "doppler-registry"
@@ -151,18 +151,7 @@ def read_history(path: Path) -> History:
     """
     if not path.exists():
         return History()
-    text = read_text(path, "history", RegistryError)
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise RegistryError(f"{path}: is damaged; {RESTORE}")
-    if document.get("version") != VERSION:
-        raise RegistryError(
-            f"{path}: has format version {shown_value(document.get('version'))}, this Doppler "
-            f"reads {VERSION}"
-        )
+    document = read_document(path, "history", FORMAT, VERSION)
     try:
         return History(_event(entry) for entry in document["events"])
     except (AttributeError, KeyError, TypeError, ValueError) as error:

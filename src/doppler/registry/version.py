@@ -13,15 +13,14 @@ from types import MappingProxyType
 from typing import Any
 
 from doppler.errors import DopplerError, RegistryError
-from doppler.files import read_text
-from doppler.messages import shown, shown_value
+from doppler.messages import shown
+from doppler.registry.document import RESTORE, read_document
 
 MANIFEST = "manifest.json"
 #: Name of the policy among the files of a version.
 POLICY = "policy.safetensors"
 FORMAT = "doppler-version"
 VERSION = 1
-RESTORE = "restore it with 'dvc pull --force'; 'doppler registry verify' tells what else is damaged"
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _ID = re.compile(r"v[1-9][0-9]{0,8}")
@@ -172,17 +171,7 @@ def read_version(directory: Path) -> Version:
     source = directory / MANIFEST
     if not source.exists():
         raise RegistryError(f"{source}: is missing; {RESTORE}")
-    try:
-        document = json.loads(read_text(source, "manifest", RegistryError))
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise RegistryError(f"{source}: is damaged; {RESTORE}")
-    if document.get("version") != VERSION:
-        raise RegistryError(
-            f"{source}: has format version {shown_value(document.get('version'))}, this Doppler "
-            f"reads {VERSION}"
-        )
+    document = read_document(source, "manifest", FORMAT, VERSION)
     try:
         if document.keys() != _KEYS or document.pop("sha256") != _checksum(document):
             raise ValueError("its checksum is wrong")

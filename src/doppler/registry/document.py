@@ -1,0 +1,45 @@
+"""Reading the files of a registry that Doppler itself wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from doppler.errors import RegistryError
+from doppler.files import read_text
+from doppler.messages import shown_value
+
+RESTORE = "restore it with 'dvc pull --force'; 'doppler registry verify' tells what else is damaged"
+
+
+def read_document(path: Path, what: str, file_format: str, version: int) -> dict[str, Any]:
+    """Read a JSON object that names its format and the version of that.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    what : str
+        What the file is, for people.
+    file_format : str
+    version : int
+        The only one that this Doppler reads.
+
+    Raises
+    ------
+    RegistryError
+        If the file cannot be read, is damaged, or of another format or version.
+    """
+    text = read_text(path, what, RegistryError)
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict) or document.get("format") != file_format:
+        raise RegistryError(f"{path}: is damaged; {RESTORE}")
+    if document.get("version") != version:
+        raise RegistryError(
+            f"{path}: has format version {shown_value(document.get('version'))}, this Doppler "
+            f"reads {version}"
+        )
+    return document
