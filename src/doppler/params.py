@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from doppler.cluster import Cluster
 from doppler.cluster.cluster import MAX_DEVICES
-from doppler.errors import DopplerError, ParamsError, UnknownNameError
+from doppler.errors import DopplerError, ParamsError, PromotionError, UnknownNameError
+from doppler.evaluation.promotion import check_comparison
 from doppler.files import read_text
 from doppler.graph.workloads import WORKLOADS
 from doppler.training.traces import TEACHERS
@@ -263,7 +264,12 @@ class RefineParams(SystemParams):
     """
 
     episodes: Count
-    pairs: Annotated[int, Field(ge=1, le=1000)]
+    pairs: Count
+
+    @model_validator(mode="after")
+    def _pairs_can_tell(self) -> Self:
+        _refuse_what_cannot_tell(self.pairs)
+        return self
 
 
 class NightlyParams(SystemParams):
@@ -294,7 +300,7 @@ class NightlyParams(SystemParams):
     """
 
     seconds: Positive
-    pairs: Annotated[int, Field(ge=1, le=1000)]
+    pairs: Count
     confidence: Annotated[float, Field(ge=0.5, lt=1)]
     min_gain: Fraction
     looks: Count
@@ -303,6 +309,11 @@ class NightlyParams(SystemParams):
     commit: bool
     cron: Annotated[str, Field(pattern=r"^\S+( +\S+){4}$")]
     timezone: str
+
+    @model_validator(mode="after")
+    def _pairs_can_tell(self) -> Self:
+        _refuse_what_cannot_tell(self.pairs, self.confidence, self.min_gain, self.looks)
+        return self
 
     @field_validator("timezone")
     @classmethod
@@ -426,6 +437,16 @@ def load_params(path: str | Path = "params.yaml") -> Params:
         return Params.model_validate(values)
     except ValidationError as error:
         raise ParamsError(f"{path}: {_first_problem(error)}") from None
+
+
+def _refuse_what_cannot_tell(
+    pairs: int, confidence: float = 0.95, min_gain: float = 0.0, looks: int = 1
+) -> None:
+    """Refuse a paired comparison now, not after the refinement that comes before it."""
+    try:
+        check_comparison(pairs, confidence, min_gain, looks)
+    except PromotionError as error:
+        raise ValueError(str(error)) from None
 
 
 def _first_problem(error: ValidationError) -> str:

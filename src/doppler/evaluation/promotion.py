@@ -208,7 +208,7 @@ def compare_paired(
     PromotionError
         If an argument is out of range, or a run of the champion fails.
     """
-    _check(pairs, confidence, min_gain, looks, warmup)
+    check_comparison(pairs, confidence, min_gain, looks, warmup)
     each = 1 - (1 - confidence) / looks
     stops = _stops(pairs, looks, each)
     rng = np.random.default_rng(seed)
@@ -318,7 +318,16 @@ def decision_markdown(
     return "\n".join(lines) + "\n"
 
 
-def _check(pairs: int, confidence: float, min_gain: float, looks: int, warmup: int) -> None:
+def check_comparison(
+    pairs: int, confidence: float = 0.95, min_gain: float = 0.0, looks: int = 1, warmup: int = 0
+) -> None:
+    """Check arguments of :func:`compare_paired` before the work that comes before it.
+
+    Raises
+    ------
+    PromotionError
+        If one is out of range, or so few pairs can never tell.
+    """
     if not 0.5 <= confidence < 1:
         raise PromotionError(f"confidence is {confidence!r}, must be at least 0.5 and below 1")
     if not 0 <= min_gain < 1:
