@@ -65,7 +65,7 @@ class Factors(NamedTuple):
     links: FloatArray
 
     def cluster(self, believed: Cluster) -> Cluster:
-        """Apply the factors to the devices' rates and overheads and to the links."""
+        """Apply the factors to the rates, overheads and times of devices, and to the links."""
         devices = tuple(
             dataclasses.replace(
                 device,
@@ -73,6 +73,7 @@ class Factors(NamedTuple):
                 memory_bandwidth=device.memory_bandwidth / factor,
                 launch_overhead=device.launch_overhead * factor,
                 slowdown=device.slowdown * factor,
+                measured={name: each * factor for name, each in device.measured.items()},
             )
             for device, factor in zip(believed.devices, self.devices.tolist(), strict=True)
         )
