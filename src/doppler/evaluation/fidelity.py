@@ -10,7 +10,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from doppler.engine import Backend, Engine
 from doppler.errors import DopplerError
@@ -19,8 +18,6 @@ from doppler.placement import Placement
 from doppler.problem import Problem
 from doppler.profiling.load import OtherLoad
 from doppler.simulator import simulate
-
-IntArray = npt.NDArray[np.int32]
 
 #: A placement is balanced if its busiest device has at most so many times its fair share.
 BALANCED = 1.15
