@@ -24,7 +24,7 @@ from doppler.training.guard import Guard
 from doppler.training.online import Refiner
 
 # Runs in a row, and pairs of such rows.
-BLOCK, PAIRS = 3, 100
+BLOCK, PAIRS = 3, 300
 # A share so small that the learner waits.
 ASLEEP = 1e-9
 CALLS = 3000

@@ -113,14 +113,17 @@ def test_a_failed_placement_is_not_tried_again_and_the_champion_is_next(
         assert len(lost) == len(failed)
 
 
+@pytest.mark.parametrize("background", [False, True])
 def test_a_champion_that_fails_gives_way_to_the_one_before(
-    problem: Problem, champion: Placement
+    problem: Problem, champion: Placement, tmp_path: Path, background: bool
 ) -> None:
     truth = really(problem)
     run = simulated(truth)
-    with refiner(problem, champion) as found:
+    with refiner(problem, champion, directory=tmp_path) as found:
         while found.champion is champion:
             produce(found, run, 1)
+    with refiner(problem, champion, directory=tmp_path, background=background) as found:
+        assert found.champion is not champion
         while True:
             placement = found.next()
             if placement is found.champion:

@@ -170,6 +170,17 @@ class Learner:
         return self._champions[-1]
 
     @property
+    def usual(self) -> Plan:
+        """A run of the working champion."""
+        champion = self.champion
+        return Plan(champion, CHAMPION, self._predicted(champion))
+
+    def before(self, champion: Option) -> Option:
+        """Return the champion that a champion took over from; the first one of itself."""
+        champions = list(self._champions)
+        return champions[max(0, champions.index(champion) - 1)]
+
+    @property
     def has_work(self) -> bool:
         """Whether something was measured since :meth:`work` began last."""
         return self._fresh
@@ -182,7 +193,7 @@ class Learner:
         ahead : int
             Champion runs that are under way and come before it.
         """
-        usual = Plan(self.champion, CHAMPION, self._predicted(self.champion))
+        usual = self.usual
         if self._must_recover:
             return usual
         if self.trial is not None:

@@ -33,6 +33,9 @@ LEARN_SHARE = 0.01
 CHECKPOINT_SECONDS = 10.0
 # Seconds of learning that may be saved up, so that a pause does not lead to a burst.
 SAVED = 0.005
+# Seconds that a champion's run may wait to be taken in, so that the thread need not wake up for
+# each; and after which the thread sleeps until it is called.
+PATIENCE, DROWSY = 0.1, 2.0
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +45,11 @@ class _Outcome(NamedTuple):
     makespan: float | None
     trace: Trace | None
     failed: str
+
+    @property
+    def urgent(self) -> bool:
+        """Whether the next run depends on it: it explored, or it failed."""
+        return self.plan.kind != CHAMPION or self.makespan is None
 
 
 class Refiner:
@@ -129,7 +137,7 @@ class Refiner:
         self._prepared: deque[Plan] = deque()
         self._inbox: deque[_Outcome] = deque()
         self._running: Plan | None = None
-        self._usual = Plan(self._learner.champion, CHAMPION)
+        self._usual = self._learner.usual
         self._shown_policy = copy.deepcopy(self._learner.policy)
         self._policy_lock = threading.Lock()
         self._since = 0.0
@@ -137,6 +145,7 @@ class Refiner:
         self._closed = False
         self._error: BaseException | None = None
         self._learning = False
+        self._asleep = False
         self._thread: threading.Thread | None = None
         if background:
             self._thread = threading.Thread(target=self._live, name="doppler-refiner", daemon=True)
@@ -307,9 +316,14 @@ class Refiner:
             if makespan is None:
                 # What is prepared counts on a champion that runs.
                 self._prepared.clear()
+                if outcome.plan.option is self._usual.option:
+                    # At once: the thread may take its time.
+                    self._usual = Plan(self._learner.before(self._usual.option), CHAMPION)
             if self._thread is not None:
-                self._inbox.append(outcome)
-                self._news.notify()
+                if self._error is None:
+                    self._inbox.append(outcome)
+                    if outcome.urgent or self._asleep:
+                        self._news.notify()
                 return
         with one_torch_thread():
             self._take_in(outcome)
@@ -322,24 +336,31 @@ class Refiner:
         if outcome.trace is not None:
             shown = trace_factors(self._learner.believed, outcome.trace)
         self._learner.record(outcome.plan, outcome.makespan, shown, outcome.failed)
-        self._usual = Plan(self._learner.champion, CHAMPION)
+        with self._lock:
+            if not any(each.makespan is None for each in self._inbox):
+                self._usual = self._learner.usual
 
     def _show_policy(self) -> None:
         with self._policy_lock:
             self._shown_policy.load_state_dict(self._learner.policy.state_dict())
 
     def _prepare(self) -> None:
-        """Plan the next run, if all that matters for it is known."""
+        """Plan an exploring run, if all that matters for it is known; champions need no plan."""
         with self._lock:
-            running = self._running
-            known = not self._inbox and (running is None or running.kind == CHAMPION)
-            if not known or self._prepared:
+            if self._prepared or not self._may_explore:
                 return
-        plan = self._learner.plan(0 if running is None else 1)
+            ahead = len(self._inbox) + (self._running is not None)
+        plan = self._learner.plan(ahead)
         with self._lock:
-            # Only if nothing has happened meanwhile.
-            if self._running is running and not self._inbox and not self._closed:
+            if plan.kind != CHAMPION and self._may_explore:
                 self._prepared.append(plan)
+
+    @property
+    def _may_explore(self) -> bool:
+        """Whether every exploring run, and every one that failed, has been taken in."""
+        running = self._running
+        settled = running is None or running.kind == CHAMPION
+        return settled and not self._closed and not any(each.urgent for each in self._inbox)
 
     def _finish(self) -> None:
         while self._inbox:
@@ -360,7 +381,8 @@ class Refiner:
 
     def _learn(self) -> None:
         work: Iterator[None] | None = None
-        debt, flown, at, saved = 0.0, 0.0, time.perf_counter(), time.perf_counter()
+        debt, flown = 0.0, 0.0
+        at = saved = taken = time.perf_counter()
         while True:
             now = time.perf_counter()
             with self._lock:
@@ -371,16 +393,27 @@ class Refiner:
                 debt -= self.learn_share * flight + (now - at - flight)
                 debt, flown, at = max(debt, -SAVED), total, now
                 busy = work is not None or self._learner.has_work
-                self._learning = busy or bool(self._inbox)
-                if not self._inbox:
-                    if self._closed:
-                        return
-                    if debt > 0.0 or not busy:
-                        rate = self.learn_share if running else 1.0
-                        self._news.wait(min(debt / rate, 1.0) if busy else None)
-                        continue
+                waiting = bool(self._inbox)
+                self._learning = busy or waiting
+                if self._closed and not waiting:
+                    return
+                able = busy and debt <= 0.0
+                due = waiting and (
+                    able
+                    or self._closed
+                    or now - taken >= PATIENCE
+                    or any(each.urgent for each in self._inbox)
+                )
+                if not (able or due):
+                    self._asleep = not busy and not waiting and now - taken > DROWSY
+                    rate = self.learn_share if running else 1.0
+                    pause = min(debt / rate, PATIENCE) if busy else PATIENCE
+                    self._news.wait(None if self._asleep else max(pause, 1e-4))
+                    self._asleep = False
+                    continue
             begin = time.perf_counter()
-            if self._inbox:
+            if due:
+                taken = begin
                 while self._inbox:
                     self._take_in(self._inbox.popleft())
                 self._prepare()
@@ -394,7 +427,7 @@ class Refiner:
                     if begin - saved > CHECKPOINT_SECONDS:
                         self._learner.save()
                         saved = time.perf_counter()
-                self._prepare()
+                    self._prepare()
             debt += time.perf_counter() - begin
 
 
