@@ -204,6 +204,15 @@ def test_a_lost_checkpoint_costs_no_run(
         produce(found, simulated(really(problem)), 3)
 
 
+def test_what_was_learned_is_saved_on_the_way(
+    problem: Problem, champion: Placement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("doppler.training.online.CHECKPOINT_SECONDS", 0.0)
+    with refiner(problem, champion, directory=tmp_path) as found:
+        produce(found, simulated(really(problem)), 2)
+        assert (tmp_path / "checkpoint.safetensors").exists()
+
+
 def test_a_foreign_or_corrupt_directory_is_refused(
     problem: Problem, champion: Placement, tmp_path: Path
 ) -> None:
@@ -251,15 +260,17 @@ def test_the_thread_learns_and_ends(problem: Problem, champion: Placement) -> No
     assert threading.active_count() == before
 
 
+@pytest.mark.parametrize("background", [False, True])
 def test_production_goes_on_when_learning_fails(
-    problem: Problem, champion: Placement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    problem: Problem, champion: Placement, tmp_path: Path, background: bool
 ) -> None:
-    found = refiner(problem, champion, background=True, directory=tmp_path)
+    found = refiner(problem, champion, background=background, directory=tmp_path)
     found._learner._journal._file.close()  # type: ignore[union-attr]
     for _ in range(3):
         assert found.next() is champion
         found.observe(1.0)
-        found._thread.join(10)  # type: ignore[union-attr]
+        if found._thread is not None:
+            found._thread.join(10)
     assert found.error is not None
     with pytest.raises(DopplerError, match="learning stopped"):
         found.close()

@@ -142,6 +142,7 @@ class Refiner:
         self._policy_lock = threading.Lock()
         self._since = 0.0
         self._flown = 0.0
+        self._saved = time.perf_counter()
         self._closed = False
         self._error: BaseException | None = None
         self._learning = False
@@ -168,7 +169,7 @@ class Refiner:
                     "next() was called before the run that it gave a placement for was reported; "
                     "call observe() or failed() first"
                 )
-            if self._thread is None:
+            if self._thread is None and self._error is None:
                 self._prepared.append(self._learner.plan())
             plan = self._prepared.popleft() if self._prepared else self._usual
             self._running = plan
@@ -325,11 +326,20 @@ class Refiner:
                     if outcome.urgent or self._asleep:
                         self._news.notify()
                 return
-        with one_torch_thread():
-            self._take_in(outcome)
-            for _ in self._learner.work():
-                pass
+        if self._error is None:
+            try:
+                with one_torch_thread():
+                    self._learn_from(outcome)
+            except Exception as error:
+                self._give_up(error)
+
+    def _learn_from(self, outcome: _Outcome) -> None:
+        """Take in one run and do all learning, in production's own thread."""
+        self._take_in(outcome)
+        for _ in self._learner.work():
+            pass
         self._show_policy()
+        self._save_at_times()
 
     def _take_in(self, outcome: _Outcome) -> None:
         shown = None
@@ -373,16 +383,25 @@ class Refiner:
             torch.set_num_threads(1)
             self._learn()
         except BaseException as error:
-            self._error = error
-            with self._lock:
-                self._prepared.clear()
-                self._inbox.clear()
-            logger.error("learning stopped, production goes on with the champion: %s", error)
+            self._give_up(error)
+
+    def _give_up(self, error: BaseException) -> None:
+        self._error = error
+        with self._lock:
+            self._prepared.clear()
+            self._inbox.clear()
+        logger.error("learning stopped, production goes on with the champion: %s", error)
+
+    def _save_at_times(self) -> None:
+        now = time.perf_counter()
+        if now - self._saved > CHECKPOINT_SECONDS:
+            self._learner.save()
+            self._saved = now
 
     def _learn(self) -> None:
         work: Iterator[None] | None = None
         debt, flown = 0.0, 0.0
-        at = saved = taken = time.perf_counter()
+        at = taken = time.perf_counter()
         while True:
             now = time.perf_counter()
             with self._lock:
@@ -424,9 +443,7 @@ class Refiner:
                 except StopIteration:
                     work = None
                     self._show_policy()
-                    if begin - saved > CHECKPOINT_SECONDS:
-                        self._learner.save()
-                        saved = time.perf_counter()
+                    self._save_at_times()
                     self._prepare()
             debt += time.perf_counter() - begin
 
