@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -107,6 +109,7 @@ def test_an_output_that_differs_is_an_error(cli, ffnn, tmp_path, monkeypatch) ->
         (["--backend", "emulated"], "the graph file names no machine"),
         (["--runtime", "lifo"], "runtime 'lifo'"),
         (["--trace", "/"], "it is a directory"),
+        (["--timeout", 1e300], "must be above 0 and at most"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(cli, ffnn, arguments, message) -> None:
@@ -121,3 +124,50 @@ def test_a_graph_of_costs_alone_is_refused(cli, layer, placement) -> None:
 def test_a_placement_of_another_graph_is_refused(cli, tmp_path) -> None:
     path = Placement([0]).save(tmp_path / "one.json")
     assert "places 1 ops, but graph 'ffnn' has" in cli("run", FFNN, path).refusal()
+
+
+def test_a_file_to_read_is_not_written_over(cli, ffnn, tmp_path) -> None:
+    graph, link = tmp_path / "graph.json", tmp_path / "link.json"
+    cli("convert", FFNN, graph, "--json").json()
+    link.symlink_to(ffnn)
+    before = ffnn.read_bytes()
+    for command in (
+        ("run", graph, ffnn, "--trace", ffnn),
+        ("run", graph, ffnn, "--trace", link),
+        ("run", graph, ffnn, "--trace", graph),
+        ("simulate", graph, ffnn, "-c", "uniform:2", "--trace", ffnn),
+        ("place", graph, "-c", "uniform:2", "-o", graph),
+        ("show", ffnn, "-o", ffnn),
+    ):
+        assert "it is one of the files to read" in cli(*command).refusal()
+    assert ffnn.read_bytes() == before
+
+
+def test_a_placement_on_more_devices_than_there_can_be_is_refused(cli, tmp_path) -> None:
+    one = "workload:chainmm?m=2&n=2&k=2&p=2&q=2"
+    size = cli("show", one, "--json").json()["ops"]
+    path = Placement([0] * (size - 1) + [2**31 - 1]).save(tmp_path / "far.json")
+    assert "2147483648 devices" in cli("run", one, path).refusal()
+
+
+def test_every_seed_runs(cli, ffnn) -> None:
+    cli("run", FFNN, ffnn, "--seed", 10**30, "--check", "--json").json()
+
+
+@pytest.mark.slow
+def test_giving_up_a_long_op_ends_the_process_in_one_line(cli, tmp_path) -> None:
+    graph = "workload:chainmm?m=3000&n=3000&k=3000&p=3000&q=3000"
+    path = tmp_path / "placement.json"
+    cli("place", graph, "-c", "uniform:2", "-m", "round_robin", "-o", path, "--json").json()
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", "from doppler.cli import main; main()"),
+            *("run", graph, str(path), "--timeout", "0.05"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "took longer than 0.05 s" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -125,18 +125,28 @@ def find_policy(policy: str) -> str | Path:
     return Registry().require_champion().path(POLICY)
 
 
-def check_output(path: Path | None) -> None:
+def check_output(path: Path | None, *inputs: str | Path | None) -> None:
     """Raise if a file cannot be written, before the work that would fill it.
+
+    Parameters
+    ----------
+    path : pathlib.Path, optional
+        The file to write.
+    *inputs : str, path-like or None
+        What is read, which would be lost.
 
     Raises
     ------
     DopplerError
-        If the path is a directory, or is under something that is no writable directory.
+        If the path is a directory, is under something that is no writable directory, or is one of
+        the inputs.
     """
     if path is None:
         return
     problem = None
     try:
+        if any(_same(path, source) for source in inputs if source is not None):
+            problem = "it is one of the files to read"
         folder = path.absolute().parent
         while not folder.exists() and folder != folder.parent:
             folder = folder.parent
@@ -150,3 +160,8 @@ def check_output(path: Path | None) -> None:
         problem = getattr(error, "strerror", None) or str(error)
     if problem is not None:
         raise DopplerError(f"{path}: cannot be written ({problem}); choose another path")
+
+
+def _same(path: Path, source: str | Path) -> bool:
+    # What is no path at all is for whoever reads it to tell.
+    return os.path.isfile(path) and os.path.isfile(source) and os.path.samefile(path, source)

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from types import FrameType
 
 import typer
@@ -42,7 +43,14 @@ def main(arguments: list[str] | None = None) -> None:
         # A name that the terminal cannot show is no reason to fail.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    sys.exit(run(arguments))
+    code = run(arguments)
+    if code and threading.active_count() > 1:
+        # Closing the interpreter around an op that was given up would end the process by SIGABRT.
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def run(arguments: list[str] | None = None) -> int:

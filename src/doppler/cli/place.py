@@ -42,7 +42,7 @@ def place(
     json: JsonOption = False,
 ) -> None:
     """Place a graph on a cluster, with a trained policy or a heuristic."""
-    check_output(output)
+    check_output(output, graph, cluster)
     with progress("loading"):
         network = find_policy(policy)
         problem = read_problem(graph, cluster)

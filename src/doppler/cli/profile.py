@@ -62,7 +62,7 @@ def profile(
     json: JsonOption = False,
 ) -> None:
     """Measure the devices and links of this machine, and write them as a cluster."""
-    check_output(output)
+    check_output(output, *(graph or ()))
     with progress("loading"):
         from doppler import profiling
 

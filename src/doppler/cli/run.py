@@ -88,7 +88,7 @@ def run(
     json: JsonOption = False,
 ) -> None:
     """Run a placement on real devices, or emulated ones, and measure it."""
-    check_output(trace)
+    check_output(trace, graph, placement, cluster)
     if backend not in _BACKENDS:
         raise UnknownNameError("backend", backend, _BACKENDS)
     if repeat < 1:

@@ -76,7 +76,7 @@ def show(
     json: JsonOption = False,
 ) -> None:
     """Show a graph, a placement or a trace."""
-    check_output(output)
+    check_output(output, source, graph, cluster, *(beside or ()))
     with progress("loading"):
         kind = _kind(source)
         if kind != "placement" and (graph or cluster or timeline):

@@ -47,7 +47,7 @@ def simulate(
     json: JsonOption = False,
 ) -> None:
     """Simulate a placement on a cluster."""
-    check_output(trace)
+    check_output(trace, graph, placement, cluster)
     with progress("simulating"):
         problem = read_problem(graph, cluster)
         from doppler import simulator

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from doppler.cluster.cluster import MAX_DEVICES
 from doppler.engine.allocator import keep_freed_memory, return_freed_memory
 from doppler.engine.backend import Backend, Times
 from doppler.engine.plan import Plan
@@ -49,10 +50,10 @@ class CpuBackend:
     name = "cpu"
 
     def __init__(self, n_devices: int = 2, *, threads: int = 1, memory: float = math.inf) -> None:
-        if n_devices < 1 or threads < 1 or not memory > 0:
+        if not (1 <= n_devices <= MAX_DEVICES and 1 <= threads <= MAX_DEVICES and memory > 0):
             raise EngineError(
-                f"cpu backend: {n_devices} devices of {threads} threads and {memory} B; "
-                "every number must be above 0"
+                f"cpu backend: {n_devices} devices of {threads} threads and {memory} B; devices "
+                f"and threads must be from 1 to {MAX_DEVICES}, the memory above 0"
             )
         self.device_names = tuple(f"cpu{device}" for device in range(n_devices))
         self.memory = (float(memory),) * n_devices

@@ -12,12 +12,14 @@ copied and freed outside it.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import threading
 import traceback
 from heapq import heappop, heappush
 from time import perf_counter
 from typing import Any
+from weakref import WeakSet
 
 from doppler.engine.backend import Backend, Session
 from doppler.engine.plan import Plan
@@ -35,6 +37,9 @@ _ID = 0xFFFFFFFF
 # After a failure threads end by themselves, or else Python code is interrupted, torch never.
 _PATIENCE_SECONDS = 0.05
 _GRACE_SECONDS = 0.7
+# As the process ends: if the interpreter closed around a call of torch, it would end by SIGABRT.
+_EXIT_SECONDS = 10.0
+_stuck: WeakSet[threading.Thread] = WeakSet()
 
 # When a transfer is due, the number of its request, the op, source, target and consumers there.
 _Request = tuple[float, int, int, int, int, tuple[int, ...]]
@@ -403,6 +408,7 @@ class Run:
             if error is not None:
                 # What the frames of the failed call hold would live as long as the error.
                 traceback.clear_frames(error.__traceback__)
+        _stuck.update(threads)
         return [f"thread {thread.name!r}" for thread in threads]
 
     def _label(self, op: int, device: int) -> str:
@@ -455,6 +461,13 @@ class Run:
                 f"{self._label(op, device)}: {after} and waits for this op", op, names[device]
             )
         return RunTimeoutError(f"{self._graph.name}: {after}")
+
+
+@atexit.register
+def _await_stuck() -> None:
+    end = perf_counter() + _EXIT_SECONDS
+    for thread in list(_stuck):
+        thread.join(max(0.0, end - perf_counter()))
 
 
 def _taken_lock() -> threading.Lock:

@@ -36,6 +36,8 @@ class Program:
     """
 
     def __init__(self, graph: Graph, tensors: Mapping[str, Tensor] | None, seed: int) -> None:
+        from torch import Tensor
+
         where = graph.source or graph.name
         if graph.specs is None:
             raise EngineError(
@@ -47,6 +49,11 @@ class Program:
         for name, spec in graph.tensors.items():
             if name not in self.tensors:
                 raise EngineError(f"{where}: tensor {shown(name)!r} is not among the tensors given")
+            if not isinstance(self.tensors[name], Tensor):
+                raise EngineError(
+                    f"{where}: tensor {shown(name)!r} is a {type(self.tensors[name]).__name__}, "
+                    "must be a torch tensor"
+                )
             shape = tuple(self.tensors[name].shape)
             if shape != tuple(spec.shape):
                 raise EngineError(

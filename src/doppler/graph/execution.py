@@ -115,7 +115,7 @@ def make_tensors(graph: Graph, seed: int = 0, *, dtype: str = "float32") -> dict
         filler = _FILLERS.get(spec.init["kind"])
         if filler is None:
             raise UnknownNameError(f"initial value of {name}", spec.init["kind"], _FILLERS)
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + number)
+        generator = torch.Generator().manual_seed((seed * 1_000_003 + number) % _SEEDS)
         tensors[name] = filler(spec, generator).to(kind)
     return tensors
 
@@ -409,6 +409,9 @@ def _one_hot_top_k(spec: TensorSpec, generator: Generator) -> Tensor:
     dispatch[filled] = 1.0
     return dispatch
 
+
+# Seeds of torch are 64 bits.
+_SEEDS = 2**64
 
 _FILLERS: Mapping[str, Callable[[TensorSpec, Generator], Tensor]] = {
     "causal_mask": _causal_mask,
