@@ -119,10 +119,10 @@ def check_nothing_is_left(night: Clone) -> None:
     assert holder(night) is None
     left = sorted(path.name for path in (night.path / ".cache/nightly").iterdir())
     assert left == ["lock"]
-    assert sorted(os.listdir(night.path / "models/.registry")) == [".gitignore", "lock"]
+    assert sorted(os.listdir(night.path / "models/.registry.unfinished")) == [".gitignore", "lock"]
     for folder in ("models", "reports"):
         hidden = {name for name in os.listdir(night.path / folder) if name.startswith(".")}
-        assert hidden <= {".gitignore", ".registry"}
+        assert hidden <= {".gitignore", ".registry.unfinished"}
     assert "up to date" in night.dvc("status", "models/registry.dvc")
     assert night.run("git", "status", "--porcelain").stdout == ""
 

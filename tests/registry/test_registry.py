@@ -291,7 +291,10 @@ def test_what_json_cannot_express_is_refused_and_leaves_nothing(
     with pytest.raises(RegistryError, match="evidence must be what JSON can express"):
         registry.promote("v1", {"ratio": float("nan")})
     assert registry.champion is None
-    assert {*os.listdir(registry.directory.parent / ".registry")} <= {".gitignore", "lock"}
+    assert {*os.listdir(registry.directory.parent / ".registry.unfinished")} <= {
+        ".gitignore",
+        "lock",
+    }
 
 
 def test_sources_that_cannot_be_read_are_refused(registry, tmp_path) -> None:
@@ -315,7 +318,7 @@ def test_the_champion_is_not_rejected_nor_promoted_again(registry, add) -> None:
 def test_a_held_registry_is_read_but_not_written(registry, add, tmp_path) -> None:
     registry.promote(add().id)
     impatient = Registry(registry.directory, timeout=0.1)
-    lock = tmp_path / "models" / ".registry" / "lock"
+    lock = tmp_path / "models" / ".registry.unfinished" / "lock"
     with FileLock(lock):
         assert impatient.champion.path(POLICY).read_bytes() == b"weights"
         with pytest.raises(RegistryError, match=rf"{lock}: another process has held the registry"):
@@ -345,7 +348,7 @@ def test_links_into_a_cache_are_replaced_and_what_they_name_stays(registry, add,
 def test_what_is_unfinished_lies_beside_the_registry_and_git_ignores_it(registry, add) -> None:
     registry.promote(add().id)
     assert sorted(os.listdir(registry.directory)) == ["history.json", "versions"]
-    beside = registry.directory.parent / ".registry"
+    beside = registry.directory.parent / ".registry.unfinished"
     assert (beside / ".gitignore").read_text() == "*\n"
     assert {*os.listdir(beside)} <= {".gitignore", "lock"}
 
@@ -426,5 +429,24 @@ def test_killed_at_any_point_it_is_whole_and_the_next_writer_cleans_up(tmp_path)
         step += 1
     assert step > 10
     assert registry.champion.path(POLICY).read_bytes() == b"new"
-    assert {*os.listdir(tmp_path / ".registry")} <= {".gitignore", "lock"}
+    assert {*os.listdir(tmp_path / ".registry.unfinished")} <= {".gitignore", "lock"}
     assert json.loads((tmp_path / "registry" / "history.json").read_text())["version"] == 1
+
+
+def test_what_others_keep_beside_a_registry_is_left_alone(tmp_path) -> None:
+    beside = tmp_path / ".registry.unfinished"
+    for folder in (tmp_path / ".registry", beside):
+        (folder / "kept").mkdir(parents=True)
+        (folder / "kept" / "file").write_text("mine")
+        (folder / "file").write_text("mine")
+    registry = Registry(tmp_path / "registry")
+    registry.promote(registry.add({POLICY: source(tmp_path, b"one")}).id)
+    for folder in (tmp_path / ".registry", beside):
+        assert (folder / "kept" / "file").read_text() == "mine"
+        assert (folder / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("root", ["/", "/..", "//"])
+def test_the_root_of_the_file_system_is_no_registry(root) -> None:
+    with pytest.raises(RegistryError, match="give a folder of its own"):
+        Registry(root)

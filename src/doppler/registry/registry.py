@@ -38,6 +38,7 @@ DIRECTORY = "models/registry"
 _VERSIONS = "versions"
 _LOCK = "lock"
 _IGNORE = ".gitignore"
+_NEW = "new"
 
 
 class Registry:
@@ -49,9 +50,14 @@ class Registry:
     ----------
     directory : path-like
         The registry's folder: plain files, for ``dvc add`` or as an output of a stage. Its lock
-        and its unfinished files lie beside it, in ``.NAME``.
+        and its unfinished files lie beside it, in ``.NAME.unfinished``.
     timeout : float
         Seconds to wait for another process that is writing.
+
+    Raises
+    ------
+    RegistryError
+        If the directory is the root of the file system.
 
     Attributes
     ----------
@@ -65,7 +71,9 @@ class Registry:
         self._timeout = timeout
         # A link to the folder has the lock of the folder.
         real = Path(os.path.realpath(self.directory))
-        self._work = real.parent / f".{real.name}"
+        if not real.name:
+            raise RegistryError(f"{self.directory}: cannot be a registry; give a folder of its own")
+        self._work = real.parent / f".{real.name}.unfinished"
 
     @property
     def history(self) -> History:
@@ -227,7 +235,7 @@ class Registry:
         with self._writing(first=True):
             if parent is not None:
                 parent = self.version(parent).id
-            unfinished = self._work / "new"
+            unfinished = self._work / _NEW
             unfinished.mkdir()
             stored = {name: _copy(path, unfinished / name) for name, path in sources.items()}
             numbers = [number_of(known) for known in {*self._ids(), *self.history.ids()}]
@@ -402,10 +410,12 @@ class Registry:
             ) from error
 
     def _clean(self) -> None:
+        """Remove what a writer that was killed left; nothing that a writer does not make."""
         for entry in os.scandir(self._work):
             if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
-            elif entry.name not in (_LOCK, _IGNORE):
+                if entry.name == _NEW:
+                    shutil.rmtree(entry.path)
+            elif entry.name == HISTORY or entry.name.startswith((f".{HISTORY}.", f".{_IGNORE}.")):
                 os.unlink(entry.path)
         ignore = self._work / _IGNORE
         if not ignore.exists():
