@@ -96,6 +96,23 @@ def server(port: int) -> Iterator[str]:
             process.wait()
 
 
+def by_cron(cron: str, timezone: str) -> CronSchedule:
+    """Make a schedule of a cron expression.
+
+    Raises
+    ------
+    DopplerError
+        If it is none.
+    """
+    try:
+        return CronSchedule(cron=cron, timezone=timezone)
+    except ValueError:
+        raise DopplerError(
+            f"cron: {cron!r} is no schedule; give minute, hour, day, month and weekday, "
+            'as in "0 2 * * *"'
+        ) from None
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Serve; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -108,7 +125,18 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.interval is not None and not 1 <= given.interval < float("inf"):
         parser.error("--interval must be at least 1")
+    if not 1 <= given.port < 2**16:
+        parser.error("--port must be from 1 to 65535")
     settings = load_params(given.params).nightly
+    if given.interval is not None:
+        schedule: CronSchedule | IntervalSchedule = IntervalSchedule(
+            interval=timedelta(seconds=given.interval)
+        )
+        said = f"every {given.interval:g} s"
+    else:
+        cron = given.cron or settings.cron
+        schedule = by_cron(cron, settings.timezone)
+        said = f"at {cron!r} {settings.timezone}"
     with server(given.port) as url, temporary_settings({PREFECT_API_URL: url}):
         page = get_current_settings().ui_url or url.removesuffix("/api")
         print(f"Prefect's page: {page}", flush=True)
@@ -116,13 +144,6 @@ def main(arguments: list[str] | None = None) -> int:
             command = [sys.executable, str(NIGHTLY), "--params", given.params]
             environment = os.environ | {"PREFECT_API_URL": url}
             return subprocess.run(command, env=environment, check=False).returncode
-        if given.interval is not None:
-            schedule = IntervalSchedule(interval=timedelta(seconds=given.interval))
-            said = f"every {given.interval:g} s"
-        else:
-            cron = given.cron or settings.cron
-            schedule = CronSchedule(cron=cron, timezone=settings.timezone)
-            said = f"at {cron!r} {settings.timezone}"
         print(
             f"Serving 'nightly/nightly' {said}; 'prefect deployment run nightly/nightly' runs it "
             "now, Ctrl-C ends",

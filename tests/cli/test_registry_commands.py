@@ -85,6 +85,7 @@ def test_an_empty_registry(cli) -> None:
     assert "has no champion" in cli("registry", "show", "champion").refusal()
     for decision in (["rollback"], ["promote", "v1"]):
         assert "has no versions; 'dvc pull' fetches" in cli("registry", *decision).refusal()
+    assert "models/registry: no such folder" in cli("registry", "verify").refusal()
     assert not Path("models").exists()
 
 

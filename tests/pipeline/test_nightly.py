@@ -237,6 +237,10 @@ def test_parameters_that_are_wrong_stop_it_before_anything(night: Clone) -> None
     done = night.run(sys.executable, "flows/serve.py", "--params", str(wrong), code=2)
     assert done.stdout == ""
     assert "nightly: unknown parameter 'second': did you mean 'seconds'?" in done.stderr
+    done = night.run(sys.executable, "flows/serve.py", "--cron", "61 2 * * *", code=2)
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: cron: '61 2 * * *' is no schedule")
+    assert done.stderr.count("\n") == 1
 
 
 WRONG = """

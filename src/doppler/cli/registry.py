@@ -215,6 +215,8 @@ def verify(
     """
     registry = _open(directory)
     if version is None:
+        if not directory.is_dir():
+            raise RegistryError(f"{directory}: no such folder; give the folder of a registry")
         checked = "the registry"
         problems = registry.problems()
     else:
