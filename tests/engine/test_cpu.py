@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch import Tensor
 
 import doppler
 from doppler import Graph, Placement
+from doppler.cores import core_ids
 from doppler.engine import CpuBackend, Engine, execute
 from doppler.errors import DeviceMemoryError, EngineError, PlacementError, UnknownNameError
 from doppler.graph import OpSpec, TensorSpec, Tile
@@ -180,6 +182,25 @@ def test_tiles_of_other_placements_make_room() -> None:
 def test_devices_without_ops_are_no_obstacle() -> None:
     result = execute(single(), Placement([2]), CpuBackend(4))
     assert result.peak_memory.tolist() == [0.0, 0.0, 32.0, 0.0]
+
+
+@pytest.mark.skipif(len(core_ids()) < 2, reason="there is but one core to keep to")
+def test_devices_that_take_all_cores_keep_to_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = core_ids()
+    seen: dict[int, tuple[int, ...]] = {}
+
+    def note(inputs: Sequence[Tensor], attributes: Mapping[str, Any]) -> Tensor:
+        seen[threading.get_ident()] = core_ids()
+        return inputs[0].relu()
+
+    monkeypatch.setitem(FUNCTIONS, "relu", note)
+    monkeypatch.setattr("doppler.engine.cpu.core_ids", lambda: usual[:2])
+    execute(chain(6), Placement([0, 1, 0, 1, 0, 1]), CpuBackend(2), timeout=60)
+    assert sorted(seen.values()) == [(usual[0],), (usual[1],)]
+    seen.clear()
+    execute(chain(6), Placement([0, 1, 2, 1, 0, 2]), CpuBackend(3), timeout=60)
+    assert set(seen.values()) == {usual}
+    assert core_ids() == usual
 
 
 def test_threads_are_those_of_the_device_and_the_callers_stay() -> None:

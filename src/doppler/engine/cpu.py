@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter_ns
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from doppler.cluster.cluster import MAX_DEVICES
+from doppler.cores import core_ids
 from doppler.engine.allocator import keep_freed_memory, return_freed_memory
 from doppler.engine.backend import Backend, Times
 from doppler.engine.plan import Plan
@@ -30,6 +32,7 @@ class CpuBackend:
     """Devices that compute on the cores of this machine.
 
     A device is a worker thread; what one device computes another sees only after a real copy.
+    Where the devices take all cores that the process may use, each keeps to cores of its own.
     From the first engine on, the process keeps the memory of freed tensors for the next ones (with
     glibc); it goes back to the system when an engine is closed.
 
@@ -113,6 +116,7 @@ class CpuSession:
         self.depth = [1] * len(held)
         self.at_once = _SMALL_BYTES
         self._threads = threads
+        self._cores = _cores_of_devices(len(held), threads)
         self._outputs = program.graph.outputs
         self._functions = program.functions
         self._sources = program.sources
@@ -128,6 +132,8 @@ class CpuSession:
         """Give the thread its share of the cores."""
         import torch
 
+        if self._cores:
+            os.sched_setaffinity(0, self._cores[device])
         _use_threads(self._threads)
         with torch.no_grad():
             yield
@@ -200,6 +206,19 @@ class CpuSession:
         return {
             op: next(held[op] for held in self.held if op in held) for op in sorted(self._outputs)
         }
+
+
+def _cores_of_devices(n_devices: int, threads: int) -> list[tuple[int, ...]]:
+    """Divide the cores among the devices; empty where the system had better place the threads.
+
+    A worker that wakes on the core of another waits there for the other's time slice to end, some
+    milliseconds, even if a core falls idle meanwhile. Where there are more cores than workers that
+    is rare, and to keep to some would collide with whoever else keeps to the same.
+    """
+    cores = core_ids()
+    if len(cores) != n_devices * threads:
+        return []
+    return [cores[device * threads : (device + 1) * threads] for device in range(n_devices)]
 
 
 def is_out_of_memory(error: BaseException) -> bool:
