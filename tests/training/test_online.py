@@ -147,14 +147,14 @@ def test_calls_out_of_order(problem: Problem, champion: Placement) -> None:
     found.next()
     with pytest.raises(DopplerError, match=r"call observe\(\) or failed\(\) first"):
         found.next()
-    for wrong in (0.0, -1.0, float("nan"), float("inf"), "1"):
+    for wrong in (0.0, -1.0, float("nan"), float("inf"), "1", 10**400):
         with pytest.raises(DopplerError, match="must be seconds > 0"):
             found.observe(wrong)  # type: ignore[arg-type]
     other = Problem(problem.graph, type(problem.cluster).uniform(2))
     trace = simulate(other, Placement(np.zeros(problem.n_ops, int))).trace
     with pytest.raises(DopplerError, match="on 2 devices, but the problem has"):
         found.observe(1.0, trace=trace)
-    found.observe(1.0)
+    found.observe(np.float32(1.0))
     found.close()
     found.close()
     with pytest.raises(DopplerError, match="the refiner is closed"):
@@ -170,6 +170,7 @@ def test_settings_out_of_range(problem: Problem, champion: Placement) -> None:
         refiner(problem, champion, runtime="lifo")
     with pytest.raises(PlacementError, match="2 ops, but graph"):
         refiner(problem, Placement([0, 0]))
+    refiner(problem, champion, seed=-1).close()
 
 
 def test_the_state_goes_on_in_another_process(

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from numbers import Real
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -17,6 +18,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from doppler.errors import DopplerError
+from doppler.messages import shown_value
 from doppler.placement import Placement
 from doppler.policy.checkpoint import PRETRAINED, load_policy
 from doppler.policy.network import DualPolicy
@@ -124,7 +126,7 @@ class Refiner:
             with one_torch_thread():
                 warm_up(policy)
                 self._learner = Learner(
-                    problem, champion, policy, guard or Guard(), seed, runtime, directory
+                    problem, champion, policy, guard or Guard(), seed % 2**32, runtime, directory
                 )
         except BaseException:
             if self._held is not None:
@@ -192,8 +194,14 @@ class Refiner:
             If no run is under way, the makespan is not a positive number, the trace is of another
             graph or cluster, or the refiner is closed. The run then stays under way.
         """
-        if not (isinstance(makespan, float | int) and 0.0 < makespan < math.inf):
-            raise DopplerError(f"observe: the makespan is {makespan!r}, must be seconds > 0")
+        try:
+            seconds = float(makespan) if isinstance(makespan, Real) else math.nan
+        except OverflowError:
+            seconds = math.inf
+        if not 0.0 < seconds < math.inf:
+            raise DopplerError(
+                f"observe: the makespan is {shown_value(makespan)}, must be seconds > 0"
+            )
         problem = self._learner.believed
         if trace is not None and (
             trace.op.size != problem.n_ops or len(trace.device_names) != problem.n_devices
@@ -202,7 +210,7 @@ class Refiner:
                 f"observe: a trace of {trace.op.size} ops on {len(trace.device_names)} devices, "
                 f"but the problem has {problem.n_ops} on {problem.n_devices}"
             )
-        self._report(float(makespan), trace, "")
+        self._report(seconds, trace, "")
 
     def failed(self, reason: str) -> None:
         """Report that the run failed: its placement is not tried again, the champion is next.
