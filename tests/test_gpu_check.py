@@ -23,3 +23,12 @@ def test_without_a_gpu_it_says_so_in_one_line() -> None:
     found = json.loads(done.stdout)
     assert (found["gpu"], found["passed"]) == (None, False)
     assert "torch finds no GPU" in found["error"]
+
+
+def test_an_interpreter_that_lacks_a_dependency_is_told_apart() -> None:
+    done = subprocess.run(
+        ["sh", SCRIPT, "false"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: false lacks a dependency of Doppler")
