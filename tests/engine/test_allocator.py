@@ -36,6 +36,7 @@ def test_memory_is_reused_from_run_to_run_and_given_back_at_the_end() -> None:
         [sys.executable, "-c", CODE], capture_output=True, text=True, timeout=120, check=True
     )
     page_faults, given_back = map(int, done.stdout.split())
-    # The outputs of a run are 40 MB, ten thousand pages.
-    assert page_faults < 2000
+    # The outputs of a run are 40 MB, ten thousand pages. A run's thread does not always get the
+    # memory of the thread before it.
+    assert page_faults < 5000
     assert given_back > 5_000_000
