@@ -26,12 +26,12 @@ from doppler.evaluation.reference import (
 )
 from doppler.graph.fingerprint import fingerprint
 from doppler.heuristics import Deadline
-from doppler.heuristics.local_search import HOT, Annealer
 from doppler.methods import LEARNED, solve
 from doppler.params import Case, Params, cases, load_params
 from doppler.policy.checkpoint import load_policy
 from doppler.policy.network import DualPolicy
-from doppler.policy.search import RECREATE_SHARE
+from doppler.portfolio import RECREATE_SHARE
+from doppler.search.local_search import HOT, Annealer
 from doppler.viewer.units import format_percent, format_seconds
 
 TABLE = Path(__file__).with_name("best_known.json")

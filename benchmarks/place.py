@@ -16,7 +16,7 @@ from figures import LAYERS, print_figures
 from doppler import Cluster, Graph, Problem, place, workloads
 from doppler.policy.checkpoint import PRETRAINED, load_policy
 from doppler.policy.network import DualPolicy
-from doppler.policy.search import warm_up
+from doppler.portfolio import warm_up
 
 
 def network() -> DualPolicy:

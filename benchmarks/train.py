@@ -15,9 +15,9 @@ from simulate import layer_graph
 
 from doppler import Cluster, Problem
 from doppler.heuristics import Deadline
-from doppler.heuristics.local_search import Annealer
 from doppler.heuristics.sibling_affinity import sibling_affinity
 from doppler.policy.rollout import SAMPLE
+from doppler.search.local_search import Annealer
 from doppler.training.case import TrainingCase, new_policy
 from doppler.training.loop import Schedule
 from doppler.training.reinforce import ReinforceSettings, reinforce

@@ -23,7 +23,7 @@ from doppler import (
 )
 from doppler.cluster.cluster import fully_connected
 from doppler.errors import MemoryLimitError
-from doppler.heuristics import HEURISTICS
+from doppler.methods import HEURISTICS
 from doppler.policy.network import DualPolicy, Sizes
 from doppler.training.case import TrainingCase, new_policy
 from doppler.training.imitation import ImitationSettings, imitate

@@ -12,8 +12,7 @@ import torch
 import doppler
 from doppler import Cluster, Graph, Problem, simulate
 from doppler.errors import CheckpointError, MemoryLimitError, ParamsError, UnknownNameError
-from doppler.heuristics import HEURISTICS
-from doppler.methods import METHODS, place, solve
+from doppler.methods import HEURISTICS, METHODS, place, solve
 from doppler.policy.checkpoint import save_policy
 from doppler.policy.features import FeatureSet
 from doppler.policy.network import DualPolicy, Sizes

@@ -12,15 +12,32 @@ from doppler.cluster import Cluster
 from doppler.errors import ParamsError, UnknownNameError
 from doppler.graph import Graph
 from doppler.graph.fingerprint import fingerprint
-from doppler.heuristics import HEURISTICS, Solution
-from doppler.heuristics.base import fitting_solution
+from doppler.heuristics.base import Heuristic, Solution, fitting_solution
+from doppler.heuristics.critical_path import critical_path
+from doppler.heuristics.enumerative import enumerative
+from doppler.heuristics.heft import heft
+from doppler.heuristics.random import random
+from doppler.heuristics.round_robin import round_robin
+from doppler.heuristics.sibling_affinity import sibling_affinity
+from doppler.heuristics.single_device import single_device
 from doppler.placement import Placement
 from doppler.problem import Problem
+from doppler.search.local_search import local_search
 from doppler.simulator import simulate
 
 if TYPE_CHECKING:
     from doppler.policy.network import DualPolicy
 
+HEURISTICS: dict[str, Heuristic] = {
+    "single_device": single_device,
+    "round_robin": round_robin,
+    "random": random,
+    "critical_path": critical_path,
+    "heft": heft,
+    "enumerative": enumerative,
+    "sibling_affinity": sibling_affinity,
+    "local_search": local_search,
+}
 LEARNED = "doppler"
 METHODS = (LEARNED, *HEURISTICS)
 PRETRAINED = "pretrained"
@@ -82,7 +99,7 @@ def solve(
         )
     # Imported late: torch takes a second, and the heuristics do without it.
     from doppler.policy.checkpoint import load_policy
-    from doppler.policy.search import search
+    from doppler.portfolio import search
 
     network = load_policy(policy) if isinstance(policy, str | Path) else policy
     return search(problem, network, budget=budget, seed=seed, runtime=runtime)

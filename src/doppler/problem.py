@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from numba import njit
+from scipy.sparse.csgraph import connected_components
 
 from doppler.cluster.cluster import Cluster
 from doppler.errors import ProblemError
@@ -19,6 +20,9 @@ from doppler.graph.op_class import op_classes
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
+
+# Links that much slower than the fastest lead out of a node.
+NODE_RATIO = 1.5
 
 
 class Arrays(NamedTuple):
@@ -151,6 +155,27 @@ class Problem:
                 equal.append(1)
         split: float = _fractional_split(np.stack(kinds, axis=1), np.array(equal), 200)
         return max(path, split)
+
+    @cached_property
+    def nodes(self) -> IntArray:
+        """Node of each device, shape [devices]: devices joined by links near the fastest they have.
+
+        Two devices share a node if a byte between them takes at most ``NODE_RATIO`` times as long
+        as on the fastest link of either; a node is a connected component of that. Nodes are
+        numbered in the order of their first device.
+        """
+        factor = self.arrays.factor
+        count = self.n_devices
+        if count == 1:
+            return np.zeros(1, np.int32)
+        cost = np.maximum(factor, factor.T)
+        np.fill_diagonal(cost, np.inf)
+        fastest = cost.min(axis=1)
+        near = cost <= NODE_RATIO * np.minimum(fastest[:, None], fastest[None, :])
+        labels = connected_components(near, directed=False)[1]
+        first, numbered = np.unique(labels, return_index=True)[1], np.empty(count, np.int32)
+        numbered[np.argsort(first)] = np.arange(first.size, dtype=np.int32)
+        return numbered[labels]
 
     @cached_property
     def fingerprint(self) -> str:

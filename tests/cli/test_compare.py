@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from doppler import Graph, save_graph
-from doppler.heuristics import HEURISTICS
+from doppler.methods import HEURISTICS
 
 
 def test_json_ranks_the_methods(cli, layer) -> None:

@@ -10,7 +10,7 @@ from doppler.cluster.cluster import fully_connected
 from doppler.cores import cores
 from doppler.errors import MemoryLimitError, ParamsError, UnknownNameError
 from doppler.evaluation.comparison import compare
-from doppler.heuristics import HEURISTICS
+from doppler.methods import HEURISTICS
 
 
 def tight(memory: float) -> Problem:

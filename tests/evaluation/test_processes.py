@@ -47,8 +47,8 @@ def where(seconds: float = 0.0) -> Place:
     import torch
 
     from doppler import Cluster, Problem, workloads
-    from doppler.heuristics.local_search import Annealer
     from doppler.policy.rollout import Roller
+    from doppler.search.local_search import Annealer
 
     problem = Problem(workloads.chainmm(8, 8, 8, 8, 8, tiles=1), Cluster.uniform(2))
     time.sleep(seconds)

@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from doppler import Cluster, Graph, Placement, Problem, simulate
-from doppler.errors import MemoryLimitError, UnknownNameError
-from doppler.heuristics import HEURISTICS, Solution, heuristic
+from doppler.errors import MemoryLimitError
+from doppler.heuristics import Solution
+from doppler.methods import HEURISTICS
 
 NAMES = sorted(HEURISTICS)
 every = pytest.mark.parametrize("name", NAMES)
@@ -34,7 +35,7 @@ def check(problem: Problem, solution: Solution) -> None:
 @given(problem=problems(), seed=st.integers(0, 2**40))
 def test_placements_are_valid_and_fit(name: str, problem: Problem, seed: int) -> None:
     try:
-        solution = heuristic(name)(problem, seed=seed)
+        solution = HEURISTICS[name](problem, seed=seed)
     except MemoryLimitError:
         assert problem.may_overflow
     else:
@@ -45,7 +46,7 @@ def test_placements_are_valid_and_fit(name: str, problem: Problem, seed: int) ->
 @quick
 @given(problem=problems(memory=False), seed=st.integers(0, 1000))
 def test_same_seed_same_placement(name: str, problem: Problem, seed: int) -> None:
-    first, second = (heuristic(name)(problem, seed=seed) for _ in range(2))
+    first, second = (HEURISTICS[name](problem, seed=seed) for _ in range(2))
     assert np.array_equal(first.placement.devices, second.placement.devices)
     assert np.array_equal(first.placement.priority, second.placement.priority)
     assert first.makespan == second.makespan
@@ -66,7 +67,7 @@ def test_same_seed_same_placement(name: str, problem: Problem, seed: int) -> Non
 @pytest.mark.parametrize("count", [1, 3, 8])
 def test_small_and_odd_problems(name: str, graph: Graph, count: int) -> None:
     problem = Problem(graph, Cluster.uniform(count))
-    check(problem, heuristic(name)(problem))
+    check(problem, HEURISTICS[name](problem))
 
 
 @every
@@ -77,8 +78,8 @@ def test_more_time_is_never_worse(name: str) -> None:
         (rng.random(dst.size) * dst).astype(int), dst, rng.uniform(1, 5, 60), rng.uniform(0, 3, 60)
     )
     problem = Problem(graph, Cluster.uniform(4))
-    once = heuristic(name)(problem, seed=1)
-    longer = heuristic(name)(problem, seed=1, budget=0.05)
+    once = HEURISTICS[name](problem, seed=1)
+    longer = HEURISTICS[name](problem, seed=1, budget=0.05)
     check(problem, longer)
     assert longer.makespan <= once.makespan
     assert longer.evaluations >= once.evaluations
@@ -91,7 +92,7 @@ def test_a_graph_that_fits_nowhere_names_what_is_missing(name: str) -> None:
     with pytest.raises(
         MemoryLimitError, match=r"big: .*device 'gpu\d' lacks .* \(needs .*, has 2 GB\)"
     ):
-        heuristic(name)(problem)
+        HEURISTICS[name](problem)
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"single_device"}))
@@ -102,7 +103,7 @@ def test_parameters_go_where_there_is_room(name: str) -> None:
     )
     problem = Problem(graph, Cluster.uniform(2, memory=2e9))
     for seed in range(5):
-        devices = heuristic(name)(problem, seed=seed).placement.devices
+        devices = HEURISTICS[name](problem, seed=seed).placement.devices
         assert np.bincount(devices, minlength=2).tolist() == [2, 2]
         assert devices[0] == devices[3]
 
@@ -119,20 +120,13 @@ def test_room_is_left_for_outputs(name: str) -> None:
         output_bytes=[2e9, 0, 0, 0],
     )
     problem = Problem(graph, Cluster.uniform(2, memory=3e9))
-    check(problem, heuristic(name)(problem))
-
-
-def test_unknown_method_names_the_nearest() -> None:
-    with pytest.raises(
-        UnknownNameError, match="unknown method 'critcal_path': did you mean 'criti"
-    ):
-        heuristic("critcal_path")
+    check(problem, HEURISTICS[name](problem))
 
 
 def test_priority_is_the_order_of_choosing() -> None:
     graph = Graph.from_arrays([0, 1], [2, 2], [1.0, 5.0, 1.0], [1.0] * 3)
     problem = Problem(graph, Cluster.uniform(1))
-    placement = heuristic("critical_path")(problem).placement
+    placement = HEURISTICS["critical_path"](problem).placement
     assert isinstance(placement, Placement)
     assert placement.priority is not None
     assert placement.priority.tolist() == [1, 0, 2]

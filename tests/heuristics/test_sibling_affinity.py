@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from reference_partial import PlainPartial
 
 from doppler import Cluster, Graph, Placement, Problem, simulate, workloads
-from doppler.heuristics import heuristic
-from doppler.heuristics.local_search import rank_of
 from doppler.heuristics.sibling_affinity import sibling_affinity_trace
+from doppler.methods import HEURISTICS
+from doppler.search.local_search import rank_of
 
 quick = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
@@ -77,7 +77,7 @@ def test_every_step_takes_the_best_op_and_device(problem: Problem) -> None:
 def test_siblings_meet() -> None:
     # Two pairs of heavy tensors, each pair for one consumer: a pair on one device moves nothing.
     graph = Graph.from_arrays([0, 1, 2, 3], [4, 4, 5, 5], [1.0] * 6, [10.0] * 4 + [0.0] * 2)
-    solution = heuristic("sibling_affinity")(Problem(graph, Cluster.uniform(2)))
+    solution = HEURISTICS["sibling_affinity"](Problem(graph, Cluster.uniform(2)))
     devices = solution.placement.devices
     assert devices[0] == devices[1] == devices[4]
     assert devices[2] == devices[3] == devices[5]
@@ -88,8 +88,8 @@ def test_siblings_meet() -> None:
 
 def test_restarts_say_so_and_help() -> None:
     problem = Problem(workloads.llama_layer(), Cluster.uniform(4))
-    once = heuristic("sibling_affinity")(problem)
-    longer = heuristic("sibling_affinity")(problem, budget=0.1)
+    once = HEURISTICS["sibling_affinity"](problem)
+    longer = HEURISTICS["sibling_affinity"](problem, budget=0.1)
     assert longer.makespan <= once.makespan
     assert longer.evaluations > 1
     assert longer.origin.startswith("sibling-affinity list schedule, best of ")

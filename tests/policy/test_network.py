@@ -8,7 +8,7 @@ import torch
 from policies import encode, random_policy, weighty_graph
 
 from doppler import Cluster, Problem, workloads
-from doppler.heuristics import heuristic
+from doppler.methods import HEURISTICS
 from doppler.policy.features import DEVICE_FEATURES, FeatureSet
 from doppler.policy.likelihood import log_probabilities
 from doppler.policy.network import LOGIT_RANGE, DualPolicy, Sizes, policy_inputs
@@ -65,7 +65,7 @@ def test_a_fresh_network_is_near_the_list_schedule() -> None:
     fresh = float(roller.play(weights, GREEDY, [0]).makespans[0])
     chance = float(roller.play(even, SAMPLE, range(20)).makespans.mean())
     assert fresh < 0.6 * chance
-    assert fresh < 1.2 * heuristic("sibling_affinity")(problem).makespan
+    assert fresh < 1.2 * HEURISTICS["sibling_affinity"](problem).makespan
 
 
 def test_unused_features_have_no_influence() -> None:

@@ -56,7 +56,7 @@ def zero_shot(
     MemoryLimitError
         If no episode fits in memory.
     """
-    from doppler.policy.search import search
+    from doppler.portfolio import search
 
     found = {
         GREEDY: search(problem, policy, budget=0.0, seed=seed),

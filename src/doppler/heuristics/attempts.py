@@ -14,9 +14,9 @@ from doppler.cores import cores
 from doppler.errors import MemoryLimitError
 from doppler.heuristics.base import Deadline, Solution
 from doppler.heuristics.incumbent import FITTING_ATTEMPTS, Incumbent, make_incumbent, offer
-from doppler.heuristics.room import Room, make_room
 from doppler.placement import Placement
 from doppler.problem import Problem
+from doppler.schedule.room import Room, make_room
 from doppler.simulator import describe_overflow
 from doppler.simulator.kernel import Workspace, make_workspace
 

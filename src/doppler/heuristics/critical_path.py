@@ -11,9 +11,9 @@ from numba import njit
 from doppler.heuristics.attempts import Attempt, restart
 from doppler.heuristics.base import Solution
 from doppler.heuristics.incumbent import Incumbent, offer
-from doppler.heuristics.partial import sort_by
-from doppler.heuristics.room import Room, choices, clear, make_room, take
 from doppler.problem import Arrays, Problem
+from doppler.schedule.partial import sort_by
+from doppler.schedule.room import Room, choices, clear, make_room, take
 from doppler.simulator.kernel import Workspace, heap_pop, heap_push
 
 FloatArray = npt.NDArray[np.float64]

@@ -11,8 +11,8 @@ from numba import njit
 from doppler.heuristics.attempts import answer_once
 from doppler.heuristics.base import Solution
 from doppler.heuristics.heft import upward_order
-from doppler.heuristics.room import Room, choices, clear, take
 from doppler.problem import Problem
+from doppler.schedule.room import Room, choices, clear, take
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]

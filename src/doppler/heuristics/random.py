@@ -10,8 +10,8 @@ from doppler.heuristics.attempts import Attempt, restart
 from doppler.heuristics.base import Solution
 from doppler.heuristics.critical_path import restart_seed
 from doppler.heuristics.incumbent import Incumbent, offer
-from doppler.heuristics.room import Room, choices, clear, take
 from doppler.problem import Problem
+from doppler.schedule.room import Room, choices, clear, take
 from doppler.simulator.kernel import Workspace
 
 IntArray = npt.NDArray[np.int32]

@@ -8,8 +8,8 @@ from numba import njit
 
 from doppler.heuristics.attempts import answer_once
 from doppler.heuristics.base import Solution
-from doppler.heuristics.room import Room, choices, clear, take
 from doppler.problem import Problem
+from doppler.schedule.room import Room, choices, clear, take
 
 IntArray = npt.NDArray[np.int32]
 

@@ -8,12 +8,13 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from doppler.heuristics.affinity import forced_communication
 from doppler.heuristics.attempts import Attempt, restart
 from doppler.heuristics.base import Solution
 from doppler.heuristics.critical_path import TIE, restart_seed
 from doppler.heuristics.incumbent import Incumbent, offer
-from doppler.heuristics.partial import (
+from doppler.problem import Arrays, Problem
+from doppler.schedule.affinity import forced_communication
+from doppler.schedule.partial import (
     Partial,
     earliest_starts,
     empty,
@@ -22,8 +23,7 @@ from doppler.heuristics.partial import (
     place,
     transfer_seconds,
 )
-from doppler.heuristics.room import Room, choices, clear, make_room, take
-from doppler.problem import Arrays, Problem
+from doppler.schedule.room import Room, choices, clear, make_room, take
 from doppler.simulator.kernel import Workspace, heap_pop, heap_push
 
 FloatArray = npt.NDArray[np.float64]

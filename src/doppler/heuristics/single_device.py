@@ -10,8 +10,8 @@ import numpy.typing as npt
 from doppler.errors import MemoryLimitError
 from doppler.heuristics.attempts import answer_once
 from doppler.heuristics.base import Deadline, Solution
-from doppler.heuristics.room import Room, choices, clear, take
 from doppler.problem import Problem
+from doppler.schedule.room import Room, choices, clear, take
 
 IntArray = npt.NDArray[np.int32]
 

@@ -10,9 +10,9 @@ import numpy.typing as npt
 from numba import njit
 
 from doppler.errors import UnknownNameError
-from doppler.heuristics.affinity import forced_communication
-from doppler.heuristics.partial import earliest_starts
 from doppler.problem import Problem
+from doppler.schedule.affinity import forced_communication
+from doppler.schedule.partial import earliest_starts
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]

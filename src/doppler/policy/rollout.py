@@ -19,11 +19,11 @@ import numpy.typing as npt
 from numba import njit
 
 from doppler.cores import cores
-from doppler.heuristics.local_search import rank_of
-from doppler.heuristics.partial import Partial, empty, gather, make_partial, place
-from doppler.heuristics.room import Room, choices, clear, make_room, take
 from doppler.policy.features import DEVICE_FEATURES, Scales, device_features, scales
 from doppler.problem import Problem
+from doppler.schedule.partial import Partial, empty, gather, make_partial, place
+from doppler.schedule.ranks import rank_of
+from doppler.schedule.room import Room, choices, clear, make_room, take
 from doppler.simulator.kernel import Workspace, heap_pop, heap_push, make_workspace, run
 from doppler.simulator.memory import peak_memory
 

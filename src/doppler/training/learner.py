@@ -20,11 +20,12 @@ from safetensors.torch import save
 
 from doppler.errors import CheckpointError, DopplerError, PlacementError
 from doppler.files import write_atomic
-from doppler.heuristics.local_search import COLD, HOT, Annealer, rank_of
 from doppler.placement import Placement
 from doppler.policy.network import DualPolicy
 from doppler.policy.rollout import GREEDY, SAMPLE
 from doppler.problem import Problem
+from doppler.schedule.ranks import rank_of
+from doppler.search.local_search import COLD, HOT, Annealer
 from doppler.simulator import simulate
 from doppler.training.calibration import (
     Calibration,

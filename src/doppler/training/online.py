@@ -22,8 +22,8 @@ from doppler.messages import shown_value
 from doppler.placement import Placement
 from doppler.policy.checkpoint import PRETRAINED, load_policy
 from doppler.policy.network import DualPolicy
-from doppler.policy.search import warm_up
 from doppler.policy.threads import one_torch_thread
+from doppler.portfolio import warm_up
 from doppler.problem import Problem
 from doppler.trace import Trace
 from doppler.training.calibration import trace_factors

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from reference_partial import PlainPartial
 
 from doppler import Cluster, Placement, Problem, simulate
-from doppler.heuristics.local_search import rank_of
-from doppler.heuristics.recreate import (
+from doppler.heuristics.sibling_affinity import sibling_affinity_trace
+from doppler.search.local_search import rank_of
+from doppler.search.recreate import (
     LARGEST,
     SMALLEST,
     make_recreation,
@@ -19,7 +20,6 @@ from doppler.heuristics.recreate import (
     ruin_and_recreate,
     ruin_region,
 )
-from doppler.heuristics.sibling_affinity import sibling_affinity_trace
 
 quick = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from reference_partial import PlainPartial
 
 from doppler import Cluster, Graph, Link, Problem
-from doppler.heuristics.affinity import forced_communication
-from doppler.heuristics.partial import earliest_starts, empty, gather, make_partial, place
+from doppler.schedule.affinity import forced_communication
+from doppler.schedule.partial import earliest_starts, empty, gather, make_partial, place
 
 quick = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from doppler.heuristics.affinity import forced_communication
-from doppler.heuristics.partial import (
+from doppler.problem import Arrays
+from doppler.schedule.affinity import forced_communication
+from doppler.schedule.partial import (
     Partial,
     earliest_starts,
     empty,
@@ -22,7 +23,6 @@ from doppler.heuristics.partial import (
     place,
     transfer_seconds,
 )
-from doppler.problem import Arrays
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]

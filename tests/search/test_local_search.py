@@ -13,7 +13,7 @@ from doppler.cluster.cluster import fully_connected
 from doppler.errors import MemoryLimitError
 from doppler.heuristics.base import Deadline
 from doppler.heuristics.critical_path import critical_path_trace
-from doppler.heuristics.local_search import (
+from doppler.search.local_search import (
     Annealer,
     anneal,
     local_search,
@@ -22,7 +22,7 @@ from doppler.heuristics.local_search import (
     rank_of,
     ranks,
 )
-from doppler.heuristics.recreate import make_recreation
+from doppler.search.recreate import make_recreation
 from doppler.simulator.kernel import make_workspace
 
 quick = settings(

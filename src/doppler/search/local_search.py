@@ -17,10 +17,10 @@ from doppler.cores import cores
 from doppler.errors import MemoryLimitError
 from doppler.heuristics.base import Deadline, Solution, fitting_solution
 from doppler.heuristics.critical_path import critical_path, critical_path_trace
-from doppler.heuristics.recreate import Recreation, make_recreation, ruin_and_recreate
 from doppler.placement import Placement
 from doppler.problem import Problem
-from doppler.simulator import simulate
+from doppler.schedule.ranks import rank_of, ranks
+from doppler.search.recreate import Recreation, make_recreation, ruin_and_recreate
 from doppler.simulator.kernel import Workspace, make_workspace, run
 from doppler.simulator.memory import peak_memory
 
@@ -466,25 +466,6 @@ def longest_makespan(problem: Problem) -> float:
     copies = np.minimum(np.diff(arrays.succ_ptr), problem.n_devices - 1)
     moved = arrays.latency.max() + arrays.volume * arrays.factor.max()
     return float(slowest.sum() + (copies * moved).sum()) or 1.0
-
-
-def ranks(problem: Problem, placement: Placement) -> IntArray:
-    """Return the placement's priorities as a total order, rank per op.
-
-    Without priorities it is the order in which the simulated first-ready-first-run starts the ops.
-    """
-    if placement.priority is None:
-        order = simulate(problem, placement).trace.op
-    else:
-        order = np.argsort(placement.priority, kind="stable").astype(np.int32)
-    return rank_of(order)
-
-
-def rank_of(order: IntArray) -> IntArray:
-    """Invert an order of ops: the rank of each op, shape [ops]."""
-    rank = np.empty(len(order), np.int32)
-    rank[order] = np.arange(len(order), dtype=np.int32)
-    return rank
 
 
 def local_search(problem: Problem, *, budget: float = 0.0, seed: int = 0) -> Solution:

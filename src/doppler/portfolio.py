@@ -15,7 +15,6 @@ from doppler.graph import Graph
 from doppler.heuristics.base import Deadline, Heuristic, Solution, fitting_solution
 from doppler.heuristics.critical_path import critical_path
 from doppler.heuristics.heft import heft
-from doppler.heuristics.local_search import Annealer
 from doppler.heuristics.random import random
 from doppler.heuristics.sibling_affinity import sibling_affinity
 from doppler.heuristics.single_device import single_device
@@ -24,6 +23,7 @@ from doppler.policy.network import DualPolicy, Sizes, policy_inputs
 from doppler.policy.rollout import GREEDY, SAMPLE, Roller
 from doppler.policy.threads import one_torch_thread
 from doppler.problem import Problem
+from doppler.search.local_search import Annealer
 from doppler.simulator import simulate
 
 # Share of the budget that goes into sampled episodes before the local search.

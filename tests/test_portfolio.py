@@ -14,9 +14,9 @@ from policies import encode, problems, quick, random_policy, weighty_graph
 from doppler import Cluster, Graph, Placement, Problem, load_graph, simulate
 from doppler.errors import MemoryLimitError
 from doppler.policy.rollout import GREEDY, Roller
-from doppler.policy.search import search
+from doppler.portfolio import search
 
-LAYERS = Path(__file__).parents[3] / "shared" / "graphs" / "layers"
+LAYERS = Path(__file__).parents[2] / "shared" / "graphs" / "layers"
 POLICY = random_policy(0)
 both = pytest.mark.parametrize("runtime", ["priority", "fifo"])
 
@@ -92,7 +92,7 @@ def some_placement_fits(problem: Problem) -> bool:
 def test_a_fit_is_found_where_the_greedy_episode_has_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("doppler.policy.search.RESCUE_SECONDS", 0.2)
+    monkeypatch.setattr("doppler.portfolio.RESCUE_SECONDS", 0.2)
     rescued = 0
     for seed in range(24):
         rng = np.random.default_rng(seed)

@@ -1,0 +1,1 @@
+"""Answers by search: moves from one placement to the next."""
