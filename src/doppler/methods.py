@@ -23,7 +23,7 @@ from doppler.heuristics.single_device import single_device
 from doppler.placement import Placement
 from doppler.problem import Problem
 from doppler.search.local_search import local_search
-from doppler.simulator import simulate
+from doppler.simulator import DEFAULT_JITTER, simulate, spread
 
 if TYPE_CHECKING:
     from doppler.policy.network import DualPolicy
@@ -42,6 +42,10 @@ LEARNED = "doppler"
 METHODS = (LEARNED, *HEURISTICS)
 PRETRAINED = "pretrained"
 DEFAULT_BUDGET = 2.0
+# Runs behind a stated mean: as many as simulate this many ops, within these limits.
+STATED_OPS = 2_000_000
+FEWEST_RUNS, MOST_RUNS = 4, 64
+FRESH_SEED = 1_000_000
 
 
 def solve(
@@ -52,6 +56,7 @@ def solve(
     budget: float = DEFAULT_BUDGET,
     seed: int = 0,
     runtime: str = "priority",
+    jitter: float = DEFAULT_JITTER,
 ) -> Solution:
     """Place a problem with a method and say how the placement came about.
 
@@ -69,13 +74,16 @@ def solve(
     runtime : {"priority", "fifo"}
         The run-time that the placement is for. The learned method minimises its makespan; the
         heuristics plan for priorities. The solution fits in its memory and states its makespan.
+    jitter : float
+        Standard deviation of the logarithm of every duration at run time, from 0 to 10. The learned
+        method minimises the expected makespan under it; the heuristics plan for none.
 
     Raises
     ------
     UnknownNameError
         On another method; names the nearest.
     ParamsError
-        On a budget or a seed out of range.
+        On a budget, a seed or a jitter out of range.
     MemoryLimitError
         If no placement was found that fits in memory; says how much is missing where.
     CheckpointError
@@ -87,6 +95,8 @@ def solve(
         raise ParamsError(f"budget is {budget}, must be a number of seconds >= 0")
     if seed < 0:
         raise ParamsError(f"seed is {seed}, must be >= 0")
+    if not 0 <= jitter <= 10:
+        raise ParamsError(f"jitter is {jitter}, must be from 0 to 10")
     if runtime not in ("priority", "fifo"):
         raise UnknownNameError("runtime", runtime, ("priority", "fifo"))
     if method != LEARNED:
@@ -102,7 +112,7 @@ def solve(
     from doppler.portfolio import search
 
     network = load_policy(policy) if isinstance(policy, str | Path) else policy
-    return search(problem, network, budget=budget, seed=seed, runtime=runtime)
+    return search(problem, network, budget=budget, seed=seed, runtime=runtime, jitter=jitter)
 
 
 def place(
@@ -113,19 +123,22 @@ def place(
     seed: int = 0,
     *,
     runtime: str = "priority",
+    jitter: float = DEFAULT_JITTER,
 ) -> Placement:
     """Place a problem with a method.
 
     Parameters
     ----------
-    problem, method, policy, budget, seed, runtime
+    problem, method, policy, budget, seed, runtime, jitter
         As for :func:`solve`.
 
     Returns
     -------
     Placement
         Fits in memory; ``info`` holds ``method``, ``graph``, ``graph_fingerprint``, ``cluster``,
-        ``makespan_s`` (priorities honoured), ``makespan_fifo_s`` (first ready, first run),
+        ``makespan_s`` (priorities honoured, no jitter), ``makespan_fifo_s`` (first ready, first
+        run), ``expected_makespan_s`` and ``makespan_std_s`` (mean and standard deviation of runs
+        under the jitter, with the run-time that the placement is for), ``jitter``,
         ``lower_bound_s``, ``origin`` (how the winner came about), ``evaluations``, ``seconds``,
         ``budget_s`` and ``seed``.
 
@@ -134,7 +147,15 @@ def place(
     DopplerError
         As :func:`solve`.
     """
-    solution = solve(problem, method, policy=policy, budget=budget, seed=seed, runtime=runtime)
+    solution = solve(
+        problem,
+        method,
+        policy=policy,
+        budget=budget,
+        seed=seed,
+        runtime=runtime,
+        jitter=jitter,
+    )
     placement = solution.placement
     makespans = {
         name: solution.makespan
@@ -142,6 +163,10 @@ def place(
         else simulate(problem, placement, runtime=name).makespan
         for name in ("priority", "fifo")
     }
+    runs = max(FEWEST_RUNS, min(MOST_RUNS, STATED_OPS // problem.n_ops))
+    # Seeds that no search has seen.
+    seeds = range(FRESH_SEED, FRESH_SEED + runs)
+    expected = spread(problem, placement, runtime=runtime, jitter=jitter, seeds=seeds)
     info = {
         "method": method,
         "graph": problem.graph.name,
@@ -149,6 +174,9 @@ def place(
         "cluster": problem.cluster.name,
         "makespan_s": makespans["priority"],
         "makespan_fifo_s": makespans["fifo"],
+        "expected_makespan_s": expected.mean,
+        "makespan_std_s": expected.std,
+        "jitter": jitter,
         "lower_bound_s": problem.lower_bound,
         "origin": solution.origin,
         "evaluations": solution.evaluations,

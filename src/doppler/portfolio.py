@@ -24,7 +24,7 @@ from doppler.policy.rollout import GREEDY, SAMPLE, Roller
 from doppler.policy.threads import one_torch_thread
 from doppler.problem import Problem
 from doppler.search.local_search import Annealer
-from doppler.simulator import simulate
+from doppler.simulator import DEFAULT_JITTER, simulate
 
 # Share of the budget that goes into sampled episodes before the local search.
 SAMPLING_SHARE = 0.1
@@ -106,6 +106,7 @@ def search(
     budget: float = 2.0,
     seed: int = 0,
     runtime: str = "priority",
+    jitter: float = DEFAULT_JITTER,
     samples: int | None = None,
 ) -> Solution:
     """Place a problem with a policy.

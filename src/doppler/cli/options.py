@@ -42,6 +42,14 @@ RuntimeOption = Annotated[
         help="Ready ops go by priority, or first ready, first run.",
     ),
 ]
+JitterOption = Annotated[
+    float,
+    typer.Option(
+        "--jitter",
+        metavar="J",
+        help="How much durations vary at run time: the standard deviation of their logarithm.",
+    ),
+]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")
 ]

@@ -10,6 +10,7 @@ from doppler.cli.inputs import check_output, find_policy, read_problem
 from doppler.cli.options import (
     ClusterOption,
     GraphArgument,
+    JitterOption,
     JsonOption,
     OutputOption,
     PolicyOption,
@@ -21,6 +22,7 @@ from doppler.cli.output import make_facts, make_title, print_json, print_text, p
 EXAMPLES = (
     "doppler place layer.json --cluster p100x4 -o placement.json",
     "doppler place layer.txt --cluster uniform:4 --budget 20 --json",
+    "doppler place layer.json --cluster v100x8 --jitter 0.05",
     "doppler place workload:moe_layer --cluster v100x8 --method heft",
 )
 
@@ -38,6 +40,7 @@ def place(
     ] = 2.0,
     seed: SeedOption = 0,
     runtime: RuntimeOption = "priority",
+    jitter: JitterOption = 0.1,
     output: OutputOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -49,7 +52,9 @@ def place(
         from doppler import methods
         from doppler.simulator import simulate
     with progress(f"placing with {method}", budget):
-        placement = methods.place(problem, method, network, budget, seed, runtime=runtime)
+        placement = methods.place(
+            problem, method, network, budget, seed, runtime=runtime, jitter=jitter
+        )
     result = simulate(problem, placement, runtime=runtime)
     if output is not None:
         placement.save(output)
@@ -81,6 +86,11 @@ def _print(values: dict[str, Any]) -> None:
     facts = [
         ("size", sizes),
         ("makespan", format_seconds(makespan)),
+        (
+            f"expected, jitter {values['jitter']:g}",
+            f"{format_seconds(values['expected_makespan_s'])} "
+            f"± {format_seconds(values['makespan_std_s'])}",
+        ),
         ("first ready, first run", format_seconds(values["makespan_fifo_s"])),
         ("lower bound", f"{format_seconds(bound)}{gap}"),
         ("method", f"{values['method']}: {values['origin']}"),

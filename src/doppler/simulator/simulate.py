@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,9 @@ from doppler.trace import Trace
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
+
+# Durations of ops on real devices vary by about that much from run to run.
+DEFAULT_JITTER = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,6 +176,67 @@ def simulate_many(
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(part, range(workers)))
     return makespans
+
+
+class Spread(NamedTuple):
+    """What repeated runs of a placement take when durations vary; seconds.
+
+    Attributes
+    ----------
+    mean, std : float
+        Mean and standard deviation of the makespans.
+    """
+
+    mean: float
+    std: float
+
+
+def spread(
+    problem: Problem,
+    placement: Placement,
+    *,
+    runtime: str = "priority",
+    jitter: float = DEFAULT_JITTER,
+    seeds: Sequence[int] = range(64),
+    threads: int | None = None,
+) -> Spread:
+    """Estimate the expected makespan of a placement and how much single runs differ.
+
+    O(seeds x one simulation), on every core.
+
+    Parameters
+    ----------
+    problem, placement, runtime, jitter
+        As in :func:`simulate`.
+    seeds : sequence of int
+        One run each. Of a placement that was chosen for its makespan on some seeds, only others
+        tell the truth.
+    threads : int, optional
+        By default one per core.
+
+    Raises
+    ------
+    PlacementError
+        If the placement does not suit the problem, or there is no seed.
+    """
+    placement.validate(problem)
+    if len(seeds) == 0:
+        raise PlacementError("no seed to run a placement with; give at least one")
+    if jitter == 0.0:
+        seeds = seeds[:1]
+    ranks = _priority(placement, runtime)
+    makespans = simulate_many(
+        problem,
+        np.broadcast_to(placement.devices, (len(seeds), problem.n_ops)),
+        np.broadcast_to(ranks, (len(seeds), problem.n_ops)) if ranks.size else None,
+        jitter=jitter,
+        seeds=seeds,
+        threads=threads,
+    )
+    # Of shares of the longest, since the squares of huge seconds are beyond all numbers.
+    longest = float(makespans.max()) or 1.0
+    shares = makespans / longest
+    return Spread(float(shares.mean()) * longest, float(shares.std()) * longest)
 
 
 def check_memory(problem: Problem, placement: Placement, runtime: str = "priority") -> None:
