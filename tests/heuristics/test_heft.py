@@ -52,12 +52,24 @@ def plain_heft(problem: Problem) -> tuple[list[int], list[float]]:
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(problem=problems(memory=False))
 def test_is_heft_by_the_book(problem: Problem) -> None:
-    order, devices, finish = heft_schedule(problem)
+    plan = heft_schedule(problem)
     expected_devices, expected_finish = plain_heft(problem)
-    assert devices.tolist() == expected_devices
-    assert finish == pytest.approx(np.array(expected_finish), rel=1e-9)
-    position = np.argsort(order)
+    assert plan.devices.tolist() == expected_devices
+    assert plan.finish == pytest.approx(np.array(expected_finish), rel=1e-9)
+    own = problem.arrays.compute[np.arange(problem.n_ops), plan.devices]
+    assert plan.start + own == pytest.approx(plan.finish, rel=1e-9)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(problem=problems(memory=False))
+def test_the_order_is_that_of_the_planned_starts(problem: Problem) -> None:
+    plan = heft_schedule(problem)
+    assert (np.diff(plan.start[plan.order]) >= 0).all()
+    position = np.argsort(plan.order)
     assert (position[problem.graph.src] < position[problem.graph.dst]).all()
+    priority = heft(problem).placement.priority
+    assert priority is not None
+    assert np.array_equal(priority, position)
 
 
 def test_fills_gaps() -> None:
@@ -66,9 +78,10 @@ def test_fills_gaps() -> None:
         [0, 1], [1, 3], [4.0, 4.0, 1.0, 9.0], [1.0, 1.0, 0.0, 0.0], pinned=[0, 1, 1, 0]
     )
     problem = Problem(graph, Cluster.uniform(2))
-    order, _, finish = heft_schedule(problem)
-    assert order.tolist().index(2) == 3
-    assert finish[2] == 1.0
+    plan = heft_schedule(problem)
+    assert upward_order(problem).tolist().index(2) == 3
+    assert plan.order.tolist().index(2) < plan.order.tolist().index(1)
+    assert plan.finish[2] == 1.0
     assert simulate(problem, heft(problem).placement).makespan == 19.0
 
 
@@ -84,9 +97,9 @@ def test_many_gaps_are_forgotten_not_broken() -> None:
         pinned=[*pinned, *([-1] * count)],
     )
     problem = Problem(graph, Cluster.uniform(2))
-    _, devices, finish = heft_schedule(problem)
+    plan = heft_schedule(problem)
     for device in range(2):
-        mine = np.flatnonzero(devices == device)
-        ends = np.sort(finish[mine])
-        starts = np.sort(finish[mine] - problem.arrays.compute[mine, device])
+        mine = np.flatnonzero(plan.devices == device)
+        ends = np.sort(plan.finish[mine])
+        starts = np.sort(plan.start[mine])
         assert (starts[1:] >= ends[:-1] - 1e-9).all()
