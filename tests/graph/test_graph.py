@@ -100,7 +100,13 @@ def test_arrays_are_copies_that_cannot_be_written():
     assert graph.flops[0] == 1
     assert graph.src[0] == 0
     arrays = [graph.flops, graph.src, graph.dst, graph.shards, graph.pinned, graph.colocation]
-    arrays += [*graph.successors, *graph.predecessors, graph.topological_order, graph.depth]
+    arrays += [
+        graph.tiles,
+        *graph.successors,
+        *graph.predecessors,
+        graph.topological_order,
+        graph.depth,
+    ]
     arrays += [graph.class_compute_s["gpu"]]
     for array in arrays:
         with pytest.raises(ValueError, match="read-only"):
@@ -114,6 +120,7 @@ def test_defaults():
     assert graph.names == graph.meta_ops == ("op0", "op1")
     assert graph.kinds == ("op", "op")
     assert graph.shards.tolist() == [0, 0]
+    assert graph.tiles.shape == (2, 0)
     assert graph.pinned.tolist() == graph.colocation.tolist() == [-1, -1]
     assert graph.flops.tolist() == graph.bytes_read.tolist() == [0, 0]
     assert graph.compute_s is None
@@ -123,6 +130,15 @@ def test_defaults():
 
 def test_meta_ops_default_to_the_names():
     assert Graph.build(1, [], [], names=["mm"]).meta_ops == ("mm",)
+
+
+def test_tiles_have_the_width_of_the_widest_op():
+    graph = Graph.build(3, [], [], tiles=[[1, 2], [], [0, -1, -1]])
+    assert graph.tiles.tolist() == [[1, 2], [-1, -1], [0, -1]]
+    assert graph.tiles.dtype == np.int32
+    assert graph.tile_rows() == [(1, 2), (), (0,)]
+    again = Graph.build(3, [], [], tiles=graph.tiles)
+    assert np.array_equal(again.tiles, graph.tiles)
 
 
 def test_one_op_and_disconnected_parts_are_graphs():
@@ -192,6 +208,15 @@ NUMBERS = "must be numbers, and entry"
         (2, {"pinned": [0]}, "1 pinned devices for 2 ops"),
         (2, {"colocation": [0, 2**31]}, "op 1 (op1): colocation groups holds 2147483648, must be"),
         (2, {"colocation": [[0], []]}, "colocation groups must be a flat list of numbers"),
+        (2, {"tiles": [[0]]}, "1 tiles for 2 ops"),
+        (2, {"tiles": 3}, "tiles must be a list of coordinates for each op"),
+        (2, {"tiles": [[0], 1]}, "tiles must be a list of coordinates for each op"),
+        (2, {"tiles": [[0], [0.5]]}, "tile coordinates must be whole numbers"),
+        (2, {"tiles": [[0], ["a"]]}, f"tile coordinates {NUMBERS} 1 is 'a'"),
+        (2, {"tiles": [[0], [-2]]}, "op 1 (op1): its tile is [-2], must be numbers from 0 to 21"),
+        (2, {"tiles": [[0], [-1, 0]]}, "op 1 (op1): its tile is [-1, 0], must be numbers from 0"),
+        (2, {"tiles": [[2**31], [0]]}, "op 0 (op0): its tile is [2147483648], must be numbers fro"),
+        (2, {"tiles": [[0], [0] * 33]}, "a tile has 33 coordinates, at most 32"),
         (2, {"names": ["a", "b\nc"], "flops": [0, -1]}, "op 1 (b\\nc): flops is -1.0"),
         (1, {"names": ["x" * 99], "flops": [-1]}, f"op 0 ({'x' * 57}...): flops is -1.0"),
         (1, {"machine": Machine(0, 0, 1)}, "the machine has 0 accelerators and 0 cpus; it needs"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,6 +20,8 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
 
 _INT32_MAX = np.iinfo(np.int32).max
+# Beyond any tensor; a slip must not fill the memory.
+_MAX_AXES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,9 @@ class Graph:
         Name of the op; what sort of computation it is; the op it was before sharding.
     shards : int32 array, shape [ops]
         Index of the op among the shards of its meta-op.
+    tiles : int32 array, shape [ops, axes]
+        Where each op lies in the grid of its meta-op's tiles, -1 past the last of the op's own
+        axes; shape [ops, 0] where the graph tells no such thing.
     compute_s, transfer_s : float64 array, shape [ops], or None
         Explicit seconds: of the op on a reference device, and of moving its output across a
         reference link.
@@ -91,6 +97,7 @@ class Graph:
     kinds: tuple[str, ...]
     meta_ops: tuple[str, ...]
     shards: IntArray
+    tiles: IntArray
     pinned: IntArray
     colocation: IntArray
     compute_s: FloatArray | None = None
@@ -119,6 +126,7 @@ class Graph:
         kinds: Sequence[str] | None = None,
         meta_ops: Sequence[str] | None = None,
         shards: npt.ArrayLike | None = None,
+        tiles: Sequence[Sequence[int]] | IntArray | None = None,
         pinned: npt.ArrayLike | None = None,
         colocation: npt.ArrayLike | None = None,
         compute_s: npt.ArrayLike | None = None,
@@ -135,6 +143,8 @@ class Graph:
         ----------
         n_ops : int
             Number of ops, at least 1.
+        tiles : sequence of sequences of int, or int array of shape [ops, axes]
+            Coordinates of each op; rows may be of different lengths, or padded with -1.
         source : str
             Where the graph comes from (a file name), for error messages.
 
@@ -174,6 +184,7 @@ class Graph:
             kinds=kinds_,
             meta_ops=_strings(meta_ops, n_ops, where, "meta-ops", lambda i: labels[i]),
             shards=_integers(shards, n_ops, labels, where, "shards", 0),
+            tiles=_tiles(tiles, n_ops, labels, where),
             pinned=_integers(pinned, n_ops, labels, where, "pinned devices", -1),
             colocation=_integers(colocation, n_ops, labels, where, "colocation groups", -1),
             compute_s=None if compute_s is None else cost(compute_s, "compute seconds"),
@@ -267,6 +278,13 @@ class Graph:
     def _order(self) -> tuple[IntArray, IntArray]:
         return kahn(*self.successors, self.n_ops)
 
+    def tile_rows(self) -> list[tuple[int, ...]]:
+        """Coordinates of each op without padding, length ops."""
+        lengths = (self.tiles >= 0).sum(axis=1).tolist()
+        return [
+            tuple(row[:length]) for row, length in zip(self.tiles.tolist(), lengths, strict=True)
+        ]
+
     def __repr__(self) -> str:
         return f"Graph({self.name!r}, ops={self.n_ops}, edges={self.n_edges})"
 
@@ -358,6 +376,49 @@ def _integers(
             f"{where}: op {op} ({shown(labels[op])}): {what} holds {array[op]}, {rule}"
         )
     return _frozen(array.astype(np.int32))
+
+
+def _tiles(
+    rows: Sequence[Sequence[int]] | IntArray | None,
+    n_ops: int,
+    labels: tuple[str, ...],
+    where: str,
+) -> IntArray:
+    """Pad the coordinates of the ops to one width, the least that holds them all."""
+    if rows is None:
+        return _frozen(np.empty((n_ops, 0), np.int32))
+    try:
+        lengths = np.array(list(map(len, rows)), np.int64)
+    except TypeError:
+        raise GraphError(f"{where}: tiles must be a list of coordinates for each op") from None
+    if len(rows) != n_ops:
+        raise GraphError(f"{where}: {len(rows)} tiles for {n_ops} ops")
+    if isinstance(rows, np.ndarray):
+        given: npt.ArrayLike = rows.ravel()
+    else:
+        given = list(itertools.chain.from_iterable(rows))
+    flat = _vector(given, where, "tile coordinates")
+    if flat.size and flat.dtype.kind not in "iu":
+        raise GraphError(f"{where}: tile coordinates must be whole numbers")
+    width = int(lengths.max())
+    if width > _MAX_AXES:
+        raise GraphError(f"{where}: a tile has {width} coordinates, at most {_MAX_AXES}")
+    own = np.arange(width) < lengths[:, None]
+    table = np.full((n_ops, width), -1, np.int64)
+    # Unsigned numbers beyond the range must not wrap to -1.
+    table[own] = np.where(flat > _INT32_MAX, _INT32_MAX + 1, flat.astype(np.int64))
+    # After the first -1 nothing may follow: an axis has the same number for every op of a meta-op.
+    late = (table[:, 1:] >= 0) & (table[:, :-1] < 0)
+    bad = ((table < -1) | (table > _INT32_MAX)).any(axis=1) | late.any(axis=1)
+    if bad.any():
+        op = int(np.flatnonzero(bad)[0])
+        raise GraphError(
+            f"{where}: op {op} ({shown(labels[op])}): its tile is "
+            f"{shown_value(table[op, : lengths[op]].tolist())}, "
+            f"must be numbers from 0 to {_INT32_MAX}"
+        )
+    axes = int((table >= 0).any(axis=0).sum())
+    return _frozen(table[:, :axes].astype(np.int32))
 
 
 def _edges(

@@ -24,6 +24,7 @@ def full_graph() -> Graph:
         kinds=["matmul", "add", "matmul", "matmul"],
         meta_ops=["m", "m", "n", "n"],
         shards=[0, 1, 0, 1],
+        tiles=[[0, 2], [1, 0], [0], []],
         pinned=[-1, 0, -1, 3],
         colocation=[0, -1, 0, 7],
         compute_s=[0.1, 1 / 3, 5e-324, 1e300],

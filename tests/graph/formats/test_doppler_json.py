@@ -67,6 +67,7 @@ def test_round_trip_is_exact_on_random_graphs(data):
         names=column(st.text()),
         kinds=column(st.sampled_from(["a", "b", "\ud800"])),
         shards=column(st.integers(0, 2**31 - 1)),
+        tiles=column(st.lists(st.integers(0, 2**31 - 1), max_size=3)),
         pinned=column(st.integers(-1, 3)),
     )
     assert_same(graph, read(written(graph)))

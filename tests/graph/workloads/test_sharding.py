@@ -179,3 +179,20 @@ def test_an_unknown_workload_or_size_names_the_nearest() -> None:
     ) as caught:
         make("ffnn", hiden=3)
     assert not isinstance(caught.value, UnknownNameError)
+
+
+@pytest.mark.parametrize("name", sorted(WORKLOADS))
+def test_tiles_are_the_place_in_the_grid_of_the_meta_op(name: str) -> None:
+    graph = make(name, **SMALL[name], tiles=3)
+    places: dict[str, list[tuple[int, ...]]] = {}
+    for meta_op, place in zip(graph.meta_ops, graph.tile_rows(), strict=True):
+        places.setdefault(meta_op, []).append(place)
+    for found in places.values():
+        assert found == sorted(set(found))
+    for op, place in enumerate(graph.tile_rows()):
+        if graph.names[op].endswith(f"[{','.join(map(str, place))}]"):
+            continue
+        # What is left are partial sums: of the tile that their inputs belong to.
+        assert ".total" in graph.meta_ops[op] or ".peak" in graph.meta_ops[op]
+        for source in graph.specs[op].inputs:
+            assert graph.tile_rows()[source][: len(place) - 1] == place[:-1]

@@ -5,7 +5,8 @@ Version 1 is one object. Required are ``format`` (``"doppler-graph"``), ``versio
 optional and has the key of its attribute. Unknown keys are refused.
 
 A column (one entry per op) is an array, or, where few values repeat,
-``{"values": [...], "index": [...]}``. An infinite entry of ``class_compute_s`` is ``null``.
+``{"values": [...], "index": [...]}``. An entry of ``tiles`` is the list of the op's coordinates;
+a file may do without. An infinite entry of ``class_compute_s`` is ``null``.
 
 ``specs`` is columnar as well: ``forms`` lists the distinct combinations of ``function``, ``shape``
 and ``attributes``, ``form`` is the column that tells which one an op has, ``arity`` the column of
@@ -38,7 +39,7 @@ _LABELS = ("kinds", "meta_ops")
 _INTEGERS = ("shards", "pinned", "colocation")
 _KEYS = (
     *("format", "version", "name", "names", "src", "dst", "class_compute_s", "specs"),
-    *("tensors", "outputs", "machine"),
+    *("tiles", "tensors", "outputs", "machine"),
     *(_COSTS + _EXPLICIT + _LABELS + _INTEGERS),
 )
 _NUMBER = (int, float)
@@ -83,6 +84,8 @@ def read(document: Fields, where: str) -> Graph:
         for key in keys:
             if key in document:
                 columns[key] = _column(document, key, n_ops, types)
+    if "tiles" in document:
+        columns["tiles"] = _column(document, "tiles", n_ops, (list,))
     return Graph.build(
         n_ops,
         document.array("src", (int,)),
@@ -119,6 +122,8 @@ def write(graph: Graph) -> str:
         document[key] = _compact(list(getattr(graph, key)))
     for key in _INTEGERS:
         document[key] = _compact(getattr(graph, key).tolist())
+    if graph.tiles.shape[1]:
+        document["tiles"] = _compact(graph.tile_rows())
     if graph.class_compute_s:
         document["class_compute_s"] = {
             name: _compact([None if s == np.inf else _shortest(s) for s in seconds.tolist()])

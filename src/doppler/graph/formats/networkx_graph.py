@@ -32,9 +32,9 @@ def to_networkx(graph: Graph) -> nx.DiGraph[Any]:
 
     Node attributes are ``name``, ``kind``, ``meta_op``, ``shard``, ``flops``, ``output_bytes``,
     ``param_bytes``, ``bytes_read`` (bytes), ``pinned``, ``colocation``, and where the graph has
-    them ``compute`` and ``transfer`` (seconds), ``class_compute`` (seconds by device class),
-    ``spec`` (:class:`OpSpec`) and ``output`` (:class:`Tile`). The attributes of the graph itself
-    are ``name``, ``tensors`` and ``machine``.
+    them ``tile`` (tuple of coordinates), ``compute`` and ``transfer`` (seconds), ``class_compute``
+    (seconds by device class), ``spec`` (:class:`OpSpec`) and ``output`` (:class:`Tile`). The
+    attributes of the graph itself are ``name``, ``tensors`` and ``machine``.
     """
     import networkx as nx
 
@@ -48,6 +48,8 @@ def to_networkx(graph: Graph) -> nx.DiGraph[Any]:
     for attribute, column in (_COSTS | _EXPLICIT).items():
         if getattr(graph, column) is not None:
             nodes[attribute] = getattr(graph, column).tolist()
+    if graph.tiles.shape[1]:
+        nodes["tile"] = graph.tile_rows()
     if graph.class_compute_s:
         nodes["class_compute"] = [
             {name: float(seconds[op]) for name, seconds in graph.class_compute_s.items()}
@@ -110,6 +112,8 @@ def from_networkx(graph: nx.DiGraph[Any], name: str | None = None) -> Graph:
             columns[column] = _numbers(rows, attribute, 0.0, op_of, label)
     for attribute, (column, default) in _INTEGERS.items():
         columns[column] = _numbers(rows, attribute, default, op_of, label)
+    if any("tile" in row for row in rows):
+        columns["tiles"] = [row.get("tile", ()) for row in rows]
     if "class_compute" in first:
         columns["class_compute_s"] = _class_seconds(rows, op_of, label)
     if "spec" in first:

@@ -66,7 +66,9 @@ def shard(program: Program, tiles: Mapping[str, int], *, dtype_bytes: int = 4) -
     Returns
     -------
     Graph
-        With an executable spec on every op, the inputs and parameters in ``tensors`` and the
+        With an executable spec on every op, its place in the grid of its meta-op's tiles (a
+        partial sum: of the tile of the result that it is part of, then its number among those of
+        its level), the inputs and parameters in ``tensors`` and the
         tiles of the results in ``outputs``.
 
     Raises
@@ -92,6 +94,7 @@ class _Sharder:
         self.kinds: list[str] = []
         self.meta_ops: list[str] = []
         self.shards: list[int] = []
+        self.places: list[Bounds] = []
         self.flops: list[float] = []
         self.read: list[int] = []
         self.made: dict[str, tuple[tuple[Bounds, ...], list[int]]] = {}
@@ -144,6 +147,7 @@ class _Sharder:
         shapes = _extents(bounds[: len(op.axes)])
         partials = math.prod(counts[len(op.axes) :])
         volumes = _volumes(bounds)
+        places = _places(counts)
         labels = _labels(counts)
         first = len(self.specs)
         for shard, operands in enumerate(zip(*columns, strict=True)):
@@ -162,24 +166,26 @@ class _Sharder:
                 op.name,
                 f"{op.name}{labels[shard]}",
                 shard,
+                places[shard],
                 volumes[shard] * op.flops,
                 sum(block.size for block in operands),
             )
         ids = list(range(first, len(self.specs)))
         groups = [ids[i : i + partials] for i in range(0, len(ids), partials)]
-        self.made[op.name] = (bounds[: len(op.axes)], self.combine(op, groups, shapes))
+        kept = bounds[: len(op.axes)]
+        self.made[op.name] = (kept, self.combine(op, groups, kept))
 
-    def combine(
-        self, op: MetaOp, groups: list[list[int]], shapes: Sequence[tuple[int, ...]]
-    ) -> list[int]:
+    def combine(self, op: MetaOp, groups: list[list[int]], bounds: Sequence[Bounds]) -> list[int]:
         kind, word = ("add", "total") if op.combine == "add" else ("reduce", "peak")
+        shapes = _extents(bounds)
+        places = _places(tuple(len(part) - 1 for part in bounds))
         level = 0
         while len(groups[0]) > 1:
             level += 1
             meta_op = f"{op.name}.{word}{level}"
             shard = 0
             joined: list[list[int]] = []
-            for group, shape in zip(groups, shapes, strict=True):
+            for group, shape, place in zip(groups, shapes, places, strict=True):
                 size = math.prod(shape)
                 left = []
                 for at in range(0, len(group) - 1, 2):
@@ -187,7 +193,7 @@ class _Sharder:
                     pair = (group[at], group[at + 1])
                     name = f"{meta_op}[{shard}]"
                     spec = OpSpec(op.combine, pair, shape)
-                    self.emit(spec, kind, meta_op, name, shard, size, 2 * size)
+                    self.emit(spec, kind, meta_op, name, shard, (*place, at // 2), size, 2 * size)
                     shard += 1
                 joined.append(left + group[len(left) * 2 :])
             groups = joined
@@ -212,7 +218,9 @@ class _Sharder:
         view = self.program.views.get(name)
         source = view.source if view else name
         groups = view.groups if view else tuple(((size,), (size,)) for size in sizes)
-        labels = _labels(tuple(len(part) - 1 for part in wanted))
+        counts = tuple(len(part) - 1 for part in wanted)
+        places = _places(counts)
+        labels = _labels(counts)
         meta_op = ""
         blocks: list[Block] = []
         grid = itertools.product(*(itertools.pairwise(part) for part in wanted))
@@ -239,6 +247,7 @@ class _Sharder:
                 meta_op,
                 f"{meta_op}{labels[shard]}",
                 shard,
+                places[shard],
                 0,
                 sum(math.prod(high - low for low, high in piece.taken) for piece in pieces),
             )
@@ -272,6 +281,7 @@ class _Sharder:
         meta_op: str,
         name: str,
         shard: int,
+        place: Bounds,
         flops: float,
         read: int,
     ) -> None:
@@ -280,6 +290,7 @@ class _Sharder:
         self.meta_ops.append(meta_op)
         self.names.append(name)
         self.shards.append(shard)
+        self.places.append(place)
         self.flops.append(flops)
         self.read.append(read)
 
@@ -315,6 +326,7 @@ class _Sharder:
             kinds=self.kinds,
             meta_ops=self.meta_ops,
             shards=self.shards,
+            tiles=self.places,
             specs=self.specs,
             tensors=self.program.tensors,
             outputs=outputs,
@@ -367,6 +379,11 @@ def _volumes(bounds: Sequence[Bounds]) -> list[float]:
 
 
 @lru_cache(maxsize=256)
+def _places(counts: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Coordinates of the tiles of a grid, in row-major order."""
+    return list(itertools.product(*(range(count) for count in counts)))
+
+
+@lru_cache(maxsize=256)
 def _labels(counts: tuple[int, ...]) -> list[str]:
-    tiles = itertools.product(*(range(count) for count in counts))
-    return [f"[{','.join(map(str, tile))}]" for tile in tiles]
+    return [f"[{','.join(map(str, tile))}]" for tile in _places(counts)]
