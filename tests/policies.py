@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from doppler import Cluster, Device, Graph, Link, Problem
 from doppler.policy.features import FeatureSet
+from doppler.policy.hint import Hint, make_hint
 from doppler.policy.network import LOGIT_RANGE, SCORE_SCALE, DualPolicy, Heads, Sizes, policy_inputs
 from doppler.policy.rollout import Weights
 
@@ -47,6 +48,19 @@ def encode(policy: DualPolicy, problem: Problem) -> tuple[Heads, Weights]:
     with torch.no_grad():
         heads = policy(policy_inputs(problem))
     return heads, policy.weights(heads)
+
+
+def random_hint(problem: Problem, seed: int = 0) -> Hint:
+    """A hint of devices at random, among those that its op and all ops of its group can run on."""
+    rng = np.random.default_rng(seed)
+    arrays = problem.arrays
+    can = np.isfinite(arrays.compute)
+    drawn = np.where(can, rng.random(can.shape), -1.0)
+    devices = drawn.argmax(axis=1)
+    for group in range(arrays.n_groups):
+        members = np.flatnonzero(arrays.group == group)
+        devices[members] = devices[members[0]]
+    return make_hint(problem, devices)
 
 
 def random_graph(rng: np.random.Generator, n_ops: int, **extra: Any) -> Graph:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from policies import encode, problems, quick, random_policy, weighty_graph
+from policies import encode, problems, quick, random_hint, random_policy, weighty_graph
 
 from doppler import Cluster, Device, Graph, Link, Problem
 from doppler.cluster.cluster import fully_connected
@@ -21,24 +21,30 @@ from doppler.policy.features import (
     node_features,
     scales,
 )
+from doppler.policy.hint import Hint, make_hint
 from doppler.policy.rollout import SAMPLE, Record, Roller
 
 
-def played(problem: Problem, count: int = 2) -> Record:
+def played(problem: Problem, count: int = 2, hint: Hint | None = None) -> Record:
     _, weights = encode(random_policy(), problem)
-    return Roller(problem, 1).play(weights, SAMPLE, range(count), recorded=True).record
+    roller = Roller(problem, 1)
+    return roller.play(weights, SAMPLE, range(count), recorded=True, hint=hint).record
 
 
-def followed(problem: Problem, order: np.ndarray, choice: np.ndarray) -> Record:
+def followed(
+    problem: Problem, order: np.ndarray, choice: np.ndarray, hint: Hint | None = None
+) -> Record:
     _, weights = encode(random_policy(), problem)
-    return Roller(problem, 1).follow(weights, order, choice).record
+    return Roller(problem, 1).follow(weights, order, choice, hint=hint).record
 
 
 def squash(value: float) -> float:
     return math.copysign(math.log1p(abs(value)), value)
 
 
-def features_slowly(problem: Problem, order: list[int], choice: list[int]) -> np.ndarray:
+def features_slowly(
+    problem: Problem, order: list[int], choice: list[int], hint: Hint | None
+) -> np.ndarray:
     """All device features, by their definitions; links without channels, no pins or groups."""
     arrays = problem.arrays
     n_ops, n_devices = arrays.compute.shape
@@ -107,6 +113,8 @@ def features_slowly(problem: Problem, order: list[int], choice: list[int]) -> np
             last = max((finish[u] for u in here), default=horizon)
             above = {key: squash((row[key] - least[key]) / unit) for key in least}
             held = sum(mean[u] for u in here)
+            hinted = -1 if hint is None else int(hint.devices[op])
+            after = [] if hint is None else [hint.devices[w] == device for w in consumers[op]]
             values = {
                 "load": row["load"] / ((mean.sum() or 1.0) / n_devices),
                 "load_above_least": above["load"],
@@ -127,6 +135,12 @@ def features_slowly(problem: Problem, order: list[int], choice: list[int]) -> np
                 # No link here shares a channel.
                 "shared_affinity_above_least": 0.0,
                 "shared_transfers_above_least": 0.0,
+                "on_hint": float(device == hinted),
+                "on_hint_node": float(
+                    hinted >= 0 and problem.nodes[device] == problem.nodes[hinted]
+                ),
+                "on_hint_above_bound": hint.above_bound if hint and device == hinted else 0.0,
+                "consumers_hinted": sum(after) / len(after) if after else 0.0,
             }
             table[step, device] = [values[name] for name in DEVICE_FEATURES]
         for u in inputs[op]:
@@ -138,8 +152,9 @@ def features_slowly(problem: Problem, order: list[int], choice: list[int]) -> np
     return table
 
 
+@pytest.mark.parametrize("hinted", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-def test_device_features_are_what_they_say(seed: int) -> None:
+def test_device_features_are_what_they_say(seed: int, hinted: bool) -> None:
     rng = np.random.default_rng(seed)
     graph = weighty_graph(seed, 30)
     devices = tuple(Device(f"d{d}", slowdown=float(rng.choice([1.0, 2.0]))) for d in range(4))
@@ -148,10 +163,11 @@ def test_device_features_are_what_they_say(seed: int) -> None:
         for link in fully_connected(4)
     )
     problem = Problem(graph, Cluster("mixed", devices, links))
-    record = played(problem)
+    hint = make_hint(problem, rng.integers(0, 4, 30)) if hinted else None
+    record = played(problem, hint=hint)
     for index in range(2):
         wanted = features_slowly(
-            problem, record.order[index].tolist(), record.choice[index].tolist()
+            problem, record.order[index].tolist(), record.choice[index].tolist(), hint
         )
         np.testing.assert_allclose(record.features[index], wanted, rtol=1e-5, atol=1e-6)
 
@@ -206,8 +222,11 @@ def test_labels_of_devices_do_not_matter(problem: Problem, seed: int) -> None:
     )
     other = Problem(relabelled, moved)
     np.testing.assert_allclose(node_features(other), node_features(problem), rtol=1e-5, atol=1e-6)
-    record = played(problem)
-    again = followed(other, record.order, label[record.choice].astype(np.int32))
+    hint = random_hint(problem, seed)
+    record = played(problem, hint=hint)
+    # Ties of the simulation that rates the hint go by the label.
+    same = make_hint(other, label[hint.devices])._replace(above_bound=hint.above_bound)
+    again = followed(other, record.order, label[record.choice].astype(np.int32), same)
     assert np.array_equal(again.allowed[:, :, label], record.allowed)
     np.testing.assert_allclose(again.features[:, :, label], record.features, rtol=1e-5, atol=1e-5)
 

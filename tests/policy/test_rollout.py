@@ -14,6 +14,7 @@ from policies import (
     problems,
     quick,
     random_graph,
+    random_hint,
     random_policy,
     topological_orders,
     weighty_graph,
@@ -21,6 +22,8 @@ from policies import (
 
 from doppler import Cluster, Device, Graph, Placement, Problem, simulate
 from doppler.cluster.cluster import fully_connected
+from doppler.errors import PlacementError
+from doppler.policy.hint import make_hint
 from doppler.policy.likelihood import device_state, log_probabilities
 from doppler.policy.network import Sizes
 from doppler.policy.rollout import (
@@ -31,6 +34,7 @@ from doppler.policy.rollout import (
     Weights,
     score_devices,
 )
+from doppler.training.case import new_policy
 
 
 def kernel_scores(weights: Weights, record: Record) -> np.ndarray:
@@ -54,13 +58,14 @@ def kernel_scores(weights: Weights, record: Record) -> np.ndarray:
 
 
 @quick
-@given(problem=problems(), seed=st.integers(0, 100))
-def test_kernel_and_torch_score_alike(problem: Problem, seed: int) -> None:
+@given(problem=problems(), seed=st.integers(0, 100), hinted=st.booleans())
+def test_kernel_and_torch_score_alike(problem: Problem, seed: int, hinted: bool) -> None:
     policy = random_policy(seed)
     heads, weights = encode(policy, problem)
     roller = Roller(problem, 1)
+    hint = random_hint(problem, seed) if hinted else None
     for mode in (GREEDY, SAMPLE):
-        record = roller.play(weights, mode, [seed, seed + 1], recorded=True).record
+        record = roller.play(weights, mode, [seed, seed + 1], recorded=True, hint=hint).record
         with torch.no_grad():
             wanted = log_probabilities(policy, heads, problem, record).place.numpy()
         scores = kernel_scores(weights, record)
@@ -125,12 +130,13 @@ def test_episodes_are_valid_and_scored_by_the_simulator(problem: Problem, seed: 
 
 
 @quick
-@given(problem=problems(), seed=st.integers(0, 100))
-def test_following_an_episode_sees_what_it_saw(problem: Problem, seed: int) -> None:
+@given(problem=problems(), seed=st.integers(0, 100), hinted=st.booleans())
+def test_following_an_episode_sees_what_it_saw(problem: Problem, seed: int, hinted: bool) -> None:
     _, weights = encode(random_policy(seed), problem)
     roller = Roller(problem, 1)
-    record = roller.play(weights, SAMPLE, [seed, seed + 7], recorded=True).record
-    again = roller.follow(weights, record.order, record.choice).record
+    hint = random_hint(problem, seed) if hinted else None
+    record = roller.play(weights, SAMPLE, [seed, seed + 7], recorded=True, hint=hint).record
+    again = roller.follow(weights, record.order, record.choice, hint=hint).record
     assert np.array_equal(again.order, record.order)
     assert np.array_equal(again.choice, record.choice)
     assert np.array_equal(again.allowed, record.allowed)
@@ -181,6 +187,33 @@ def test_greedy_takes_the_candidate_of_the_highest_logit(problem: Problem, seed:
         assert op in candidates
         assert weights.logits[op] == max(weights.logits[v] for v in candidates)
         left.remove(op)
+
+
+def test_a_new_policy_follows_a_hint() -> None:
+    problem = Problem(weighty_graph(2, 200), Cluster.uniform(4))
+    _, weights = encode(new_policy(0), problem)
+    # Of chunks of the order, so that following it costs little.
+    hint = make_hint(problem, np.arange(200) // 5 % 4)
+    roller = Roller(problem, 1)
+    with_it = roller.play(weights, GREEDY, [0], hint=hint).devices(0)
+    without = roller.play(weights, GREEDY, [0]).devices(0)
+    assert (with_it == hint.devices).mean() > 0.5 > (without == hint.devices).mean()
+
+
+def test_a_hint_must_suit_the_problem() -> None:
+    problem = Problem(weighty_graph(2, 20), Cluster.uniform(4))
+    for devices in (np.zeros(19, int), np.full(20, 4), np.full(20, -1)):
+        with pytest.raises(PlacementError):
+            make_hint(problem, devices)
+
+
+def test_a_hint_knows_how_far_above_the_bound_it_is() -> None:
+    problem = Problem(weighty_graph(2, 20), Cluster.uniform(4))
+    alone = make_hint(problem, np.zeros(20, int))
+    assert alone.above_bound == pytest.approx(
+        np.log(problem.mean_compute.sum() / problem.lower_bound)
+    )
+    assert make_hint(problem, np.zeros(20, int), problem.lower_bound).above_bound == 0.0
 
 
 SMALL_GRAPHS = {

@@ -56,6 +56,10 @@ DEVICE_FEATURES = (
     "busy",
     "shared_affinity_above_least",
     "shared_transfers_above_least",
+    "on_hint",
+    "on_hint_node",
+    "on_hint_above_bound",
+    "consumers_hinted",
 )
 PAPER_FEATURES = (
     "load",
@@ -193,7 +197,7 @@ def _squash(value):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def device_features(  # type: ignore[no-untyped-def]
-    arrays, scale, partial, load, found, n_found, n_inputs, op, scratch, features
+    arrays, scale, hint, partial, load, found, n_found, n_inputs, op, scratch, features
 ):
     """Describe what placing an op on each candidate device would mean.
 
@@ -202,25 +206,36 @@ def device_features(  # type: ignore[no-untyped-def]
     Parameters
     ----------
     scale : Scales
+    hint : Hint
     partial : Partial
         The schedule so far, the op's inputs gathered.
     load : float64 array, shape [devices]
         Sum of the op times placed on each device.
     found : int32 array, shape [devices]
         The first ``n_found`` are the candidates.
-    scratch : float64 array, shape [4, devices]
+    scratch : float64 array, shape [5, devices]
     features : float64 array, shape [devices, len(DEVICE_FEATURES)]
         Filled for the candidates.
     """
     compute, device_free = arrays.compute, partial.device_free
     placed, finish, inputs = partial.devices, partial.finish, partial.inputs
-    n_copies, copy_device, succ_ptr = partial.n_copies, partial.copy_device, arrays.succ_ptr
+    n_copies, copy_device = partial.n_copies, partial.copy_device
+    succ_ptr, succ = arrays.succ_ptr, arrays.succ
     latency, factor, volume = arrays.latency, arrays.factor, arrays.volume
     mean_compute = scale.mean_compute
     affinity, starts = scratch[2], scratch[3]
     volume_on, count_on, sharers = scratch[0], scratch[1], scale.sharers
     forced_communication(arrays, placed, op, scratch[0], scratch[1], affinity)
     earliest_starts(arrays, partial, n_inputs, found, n_found, starts)
+    hinted, node_of, above_bound = hint.devices, hint.nodes, hint.above_bound
+    consumers_on = scratch[4]
+    preferred = -1
+    if len(hinted) > 0:
+        preferred = hinted[op]
+        consumers_on[:] = 0.0
+        first_edge, last_edge = succ_ptr[op], succ_ptr[op + 1]
+        for edge in range(first_edge, last_edge):
+            consumers_on[hinted[succ[edge]]] += 1.0 / (last_edge - first_edge)
     unit = 1.0 / scale.unit[op]
     per_share = 1.0 / scale.share
     least_load = np.inf
@@ -282,6 +297,11 @@ def device_features(  # type: ignore[no-untyped-def]
         features[device, 12] = _squash(sent * unit)
         features[device, 14] = 1.0 if n_held > 0 else 0.0
         features[device, 15] = _squash((horizon - device_free[device]) * unit)
+        on_node = preferred >= 0 and node_of[device] == node_of[preferred]
+        features[device, 18] = 1.0 if device == preferred else 0.0
+        features[device, 19] = 1.0 if on_node else 0.0
+        features[device, 20] = above_bound if device == preferred else 0.0
+        features[device, 21] = consumers_on[device] if preferred >= 0 else 0.0
         least_load = min(least_load, load[device])
         least_start = min(least_start, start)
         least_end = min(least_end, start + cost)

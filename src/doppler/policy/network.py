@@ -141,8 +141,8 @@ class DualPolicy(nn.Module):
     def _start_as_list_scheduler(self) -> None:
         """Begin near the sibling-affinity list schedule, and let learning find what is better.
 
-        SEL prefers high b-levels, PLC early ends, little forced communication and few transfers;
-        the hidden layers start small beside that.
+        SEL prefers high b-levels, PLC early ends, little forced communication and few transfers,
+        and the hint where there is one; the hidden layers start small beside that.
         """
         with torch.no_grad():
             self.select_out.weight.mul_(0.1)
@@ -153,6 +153,9 @@ class DualPolicy(nn.Module):
             self.direct.weight.zero_()
             for name in ("end_above_least", "affinity_above_least", "transfers_above_least"):
                 self.direct.weight[0, DEVICE_FEATURES.index(name)] = -4.0
+            # A hint is followed but for what would cost several times as long as the op.
+            self.direct.weight[0, DEVICE_FEATURES.index("on_hint")] = 8.0
+            self.direct.weight[0, DEVICE_FEATURES.index("on_hint_node")] = 1.0
 
     def place_parameters(self) -> list[Tensor]:
         """Return the parameters of PLC that come after the encoder's outputs."""

@@ -20,6 +20,7 @@ from numba import njit
 
 from doppler.cores import cores
 from doppler.policy.features import DEVICE_FEATURES, Scales, device_features, scales
+from doppler.policy.hint import Hint, no_hint
 from doppler.problem import Problem
 from doppler.schedule.partial import Partial, empty, gather, make_partial, place
 from doppler.schedule.ranks import rank_of
@@ -111,7 +112,7 @@ class Scratch(NamedTuple):
         Number of ops on each device.
     hidden : float32 array, shape [hidden]
     features : float64 array, shape [devices, device features]
-    trial : float64 array, shape [4, devices]
+    trial : float64 array, shape [5, devices]
     """
 
     partial: Partial
@@ -149,7 +150,7 @@ def make_scratch(problem: Problem, hidden: int, code: int) -> Scratch:
         np.empty(n_devices, np.float32),
         np.empty(hidden, np.float32),
         np.empty((n_devices, len(DEVICE_FEATURES))),
-        np.empty((4, n_devices)),
+        np.empty((5, n_devices)),
     )
 
 
@@ -206,7 +207,7 @@ def _ticket(logit, clock, mode):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def episode(arrays, scale, weights, mode, seed, scratch, order, choice, allowed, features):  # type: ignore[no-untyped-def]
+def episode(arrays, scale, hint, weights, mode, seed, scratch, order, choice, allowed, features):  # type: ignore[no-untyped-def]
     """Place every op once.
 
     O((V + E) log V + V x devices x hidden x features).
@@ -217,6 +218,7 @@ def episode(arrays, scale, weights, mode, seed, scratch, order, choice, allowed,
     ----------
     arrays : Arrays
     scale : Scales
+    hint : Hint
     weights : Weights
     mode : int
         ``GREEDY``; ``SAMPLE``; or ``FOLLOW``: take ``order`` and ``choice`` as they are, to record
@@ -266,6 +268,7 @@ def episode(arrays, scale, weights, mode, seed, scratch, order, choice, allowed,
         device_features(
             arrays,
             scale,
+            hint,
             partial,
             load,
             found,
@@ -314,7 +317,18 @@ def episode(arrays, scale, weights, mode, seed, scratch, order, choice, allowed,
 
 @njit(cache=True, nogil=True)
 def _episodes(  # type: ignore[no-untyped-def]
-    arrays, scale, weights, mode, seeds, limited, by_priority, scratch, record, makespans, overflow
+    arrays,
+    scale,
+    hint,
+    weights,
+    mode,
+    seeds,
+    limited,
+    by_priority,
+    scratch,
+    record,
+    makespans,
+    overflow,
 ):
     n_ops = arrays.compute.shape[0]
     devices = np.empty(n_ops, np.int32)
@@ -323,6 +337,7 @@ def _episodes(  # type: ignore[no-untyped-def]
         episode(
             arrays,
             scale,
+            hint,
             weights,
             mode,
             seeds[index],
@@ -403,6 +418,7 @@ class Roller:
         *,
         recorded: bool = False,
         runtime: str = "priority",
+        hint: Hint | None = None,
     ) -> Episodes:
         """Play one episode per seed and simulate the placements.
 
@@ -416,16 +432,20 @@ class Roller:
             Whether to keep what the learner needs.
         runtime : {"priority", "fifo"}
             Whether the simulated run-time honours SEL's order.
+        hint : Hint, optional
+            Of this problem, for PLC to follow or to leave.
         """
         record = self._record(len(seeds), recorded)
-        return self._run(weights, mode, seeds, record, runtime)
+        return self._run(weights, mode, seeds, record, runtime, hint)
 
-    def follow(self, weights: Weights, order: IntArray, choice: IntArray) -> Episodes:
+    def follow(
+        self, weights: Weights, order: IntArray, choice: IntArray, *, hint: Hint | None = None
+    ) -> Episodes:
         """Record what the policies would see along given episodes, shape [episodes, ops] each."""
         record = self._record(len(order), True)
         record.order[:] = order
         record.choice[:] = choice
-        return self._run(weights, FOLLOW, range(len(order)), record, "priority")
+        return self._run(weights, FOLLOW, range(len(order)), record, "priority", hint)
 
     def _record(self, count: int, recorded: bool) -> Record:
         n_ops, n_devices = self.problem.n_ops, self.problem.n_devices
@@ -438,12 +458,19 @@ class Roller:
         )
 
     def _run(
-        self, weights: Weights, mode: int, seeds: Sequence[int], record: Record, runtime: str
+        self,
+        weights: Weights,
+        mode: int,
+        seeds: Sequence[int],
+        record: Record,
+        runtime: str,
+        hint: Hint | None,
     ) -> Episodes:
         count = len(seeds)
         seeded = np.asarray(seeds, np.int64) % 2**32
         makespans = np.full(count, np.nan)
         overflow = np.zeros(count)
+        given = no_hint(self.problem) if hint is None else hint
         workers = max(1, min(self.threads, count))
 
         def part(index: int) -> None:
@@ -451,6 +478,7 @@ class Roller:
             _episodes(
                 self.problem.arrays,
                 self.scales,
+                given,
                 weights,
                 mode,
                 seeded[chunk],
