@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from doppler import Cluster, Placement, Problem, simulate, workloads
+from doppler import Cluster, Placement, Problem, simulate
 from doppler.errors import DopplerError
 from doppler.evaluation.reference import (
     Reference,
@@ -66,9 +66,7 @@ class Best:
 
 def problem_of(case: Case, params: Params) -> Problem:
     """Make the problem of a case from the parameters alone."""
-    spec = params.graphs[case.graph]
-    graph = workloads.make(spec.workload, tiles=spec.tiles, **spec.sizes)
-    return Problem(graph, Cluster.load(case.cluster))
+    return Problem(params.graphs[case.graph].build(), Cluster.load(case.cluster))
 
 
 def search(best: Best, policy: DualPolicy | None, seconds: float, seed: int) -> float:

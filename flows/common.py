@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from uuid import UUID
 
-import doppler
 from doppler import Cluster, Problem, load_graph
 from doppler.errors import DopplerError, EngineError, StorageError
 from doppler.files import write_atomic
-from doppler.graph import Graph
-from doppler.params import Case, GraphParams, Params, load_params
+from doppler.params import Case, Params, load_params
 from doppler.viewer.markdown import markdown_table
 
 if TYPE_CHECKING:
@@ -69,7 +67,6 @@ __all__ = [
     "CronSchedule",
     "IntervalSchedule",
     "ThreadPoolTaskRunner",
-    "build_graph",
     "discard",
     "flow",
     "flow_run_id",
@@ -153,11 +150,6 @@ def pause_deployment(name: str) -> None:
     """Schedule no more runs of a deployment that nobody serves any longer."""
     with get_client(sync_client=True) as client, suppress(ObjectNotFound):
         client.pause_deployment(client.read_deployment_by_name(name).id)
-
-
-def build_graph(spec: GraphParams) -> Graph:
-    """Generate a graph that ``params.yaml`` describes."""
-    return doppler.workloads.make(spec.workload, tiles=spec.tiles, **spec.sizes)
 
 
 def graph_path(name: str) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import doppler
-from common import build_graph, flow, graph_path, main, markdown_table, publish, step
+from common import flow, graph_path, main, markdown_table, publish, step
 from doppler.params import GraphParams, Params
 
 
@@ -21,7 +21,7 @@ class Row(NamedTuple):
 @step("build {name}")
 def build(name: str, spec: GraphParams) -> Row:
     """Generate one graph and save it."""
-    graph = build_graph(spec)
+    graph = spec.build()
     doppler.save_graph(graph, graph_path(name))
     return Row(name, spec.workload, graph.n_ops, graph.n_edges)
 

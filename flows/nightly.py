@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from common import (
     Cancelled,
     Completed,
-    build_graph,
     discard,
     flow,
     flow_run_id,
@@ -280,7 +279,7 @@ def refine_tonight(params: Params) -> str:
     settings, began = params.nightly, datetime.now(UTC).isoformat(timespec="seconds")
     storage, registry = Storage(STATE), Registry()
     print(pull(storage))
-    graph = build_graph(params.graphs[settings.graph])
+    graph = params.graphs[settings.graph].build()
     backend = make_backend(settings.backend, settings.devices)
     places: list[tuple[str, int | None]] = [(n, i) for i, n in enumerate(backend.device_names)]
     health = [

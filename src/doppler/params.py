@@ -17,7 +17,8 @@ from doppler.cluster.cluster import MAX_DEVICES
 from doppler.errors import DopplerError, ParamsError, PromotionError, UnknownNameError
 from doppler.evaluation.promotion import check_comparison
 from doppler.files import read_text
-from doppler.graph.workloads import WORKLOADS
+from doppler.graph import Graph
+from doppler.graph.workloads import WORKLOADS, make
 from doppler.training.traces import TEACHERS
 
 Count = Annotated[int, Field(ge=1)]
@@ -50,12 +51,24 @@ class GraphParams(Section):
     sizes : dict of str to number
         Arguments of the workload; those left out keep its defaults.
     tiles : int or dict of str to int
-        Tiles of every dimension, or of those named; the others keep the workload's own.
+        Tiles of every dimension, or of those named; the others keep the workload's own. Operator
+        graphs have none: ``{}``.
     """
 
     workload: str
     sizes: dict[str, int | float | bool]
     tiles: Count | dict[str, Count]
+
+    def build(self) -> Graph:
+        """Generate the graph.
+
+        Raises
+        ------
+        GraphError, UnknownNameError
+            If a size or a number of tiles does not suit the workload.
+        """
+        tiles = {"tiles": self.tiles} if self.tiles else {}
+        return make(self.workload, **tiles, **self.sizes)
 
 
 class Grid(Section):

@@ -82,6 +82,32 @@ def test_channel_rules(rule: str, names: list[str]) -> None:
     assert {link.channel for link in inside} == {-1}
 
 
+def test_an_adapter_of_its_own_takes_turns_apart_from_other_links() -> None:
+    cluster = parse_cluster(
+        """
+devices:
+  - {name: a, count: 2, flops: 1}
+  - {name: b, count: 2, flops: 1}
+links:
+  - {between: [a, a], bandwidth: 9, channel: source}
+  - {between: [b, b], bandwidth: 9}
+  - {between: [a, b], bandwidth: 1, channel: source net}
+""",
+        "x",
+    )
+    assert {*cluster.channel_names} == {
+        "a0 out",
+        "a1 out",
+        "a0 net out",
+        "a1 net out",
+        "b0 net out",
+        "b1 net out",
+    }
+    channel = {(link.source, link.target): link.channel for link in cluster.links}
+    assert channel[0, 2] == channel[0, 3] != channel[0, 1]
+    assert channel[2, 0] == channel[2, 1]
+
+
 def test_a_later_rule_replaces_an_earlier_one() -> None:
     cluster = parse_cluster(TWO + "  - {between: [gpu, gpu], bandwidth: 8}\n", "x")
     assert {link.bandwidth for link in cluster.links} == {8.0}
@@ -305,7 +331,8 @@ def test_all_presets_load_and_name_their_source() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "devices"), [("p100x4", 4), ("v100x8", 8), ("a100_2x4", 8), ("gpu_cpu", 2)]
+    ("name", "devices"),
+    [("p100x4", 4), ("v100x8", 8), ("a100_2x4", 8), ("gpu_cpu", 2), ("h100_8x8", 64)],
 )
 def test_presets_have_the_devices_that_they_name(name: str, devices: int) -> None:
     assert Cluster.load(name).n_devices == devices
@@ -317,6 +344,19 @@ def test_two_nodes_share_one_link_in_each_direction() -> None:
     back = {link.channel for link in cluster.links if link.target < 4 <= link.source}
     assert len(across) == len(back) == 1
     assert across != back
+
+
+def test_every_h100_has_an_adapter_beside_its_nvlink() -> None:
+    cluster = Cluster.load("h100_8x8")
+    problem = Problem(Graph.build(1, [], [], flops=[1.0]), cluster)
+    assert problem.nodes.tolist() == [node for node in range(8) for _ in range(8)]
+    assert cluster.n_channels == 2 * 64
+    inside, across = set(), set()
+    for link in cluster.links:
+        near = link.source // 8 == link.target // 8
+        (inside if near else across).add((link.source, link.channel))
+    assert len(inside) == len(across) == 64
+    assert not {channel for _, channel in inside} & {channel for _, channel in across}
 
 
 def test_load_uniform_by_name() -> None:

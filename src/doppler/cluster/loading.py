@@ -77,8 +77,9 @@ def parse_cluster(text: str, where: str) -> Cluster:
         A mapping with ``devices`` (groups with ``name`` and ``count``) and ``links`` (rules
         ``between: [group, group]``). A rule's ``channel`` is ``none`` (never contended), ``pair``
         (each ordered pair takes turns on its own), ``source`` (all that a device sends takes
-        turns) or ``shared`` (all transfers of the rule in one direction take turns). A group's
-        ``measured`` names a table of the top level's ``measured``: seconds by op class.
+        turns), ``source NAME`` (all that it sends over an adapter of its own beside its other links
+        takes turns) or ``shared`` (all transfers of the rule in one direction take turns). A
+        group's ``measured`` names a table of the top level's ``measured``: seconds by op class.
     where : str
         File or preset, for messages.
 
@@ -289,6 +290,9 @@ def _links(
                 f"{here}: between is {shown_value(ends)}, must name two groups of {known}"
             )
         rule = _text(entry, "channel", "none", here)
+        over = rule.removeprefix("source ").strip() if rule.startswith("source ") else ""
+        out = f"{over} out" if over else "out"
+        rule = "source" if over else rule
         if rule not in _CHANNELS and not (rule.startswith("=") and len(rule) > 1):
             raise ClusterError(f"{here}: channel is {rule!r}, must be {', '.join(_CHANNELS)}")
         bandwidth = _number(entry, "bandwidth", None, here)
@@ -306,7 +310,7 @@ def _links(
                     name = {
                         "none": "",
                         "pair": f"{devices[a].name} to {devices[b].name}",
-                        "source": f"{devices[a].name} out",
+                        "source": f"{devices[a].name} {out}",
                         "shared": f"{source_group} to {target_group}",
                     }.get(rule, rule[1:])
                     channel = channels.setdefault(name, len(channels)) if name else -1

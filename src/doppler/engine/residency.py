@@ -41,8 +41,9 @@ class Program:
         where = graph.source or graph.name
         if graph.specs is None:
             raise EngineError(
-                f"{where}: the graph has no executable ops; make it with doppler.workloads, or "
-                "use the emulated backend"
+                f"{where}: the graph has no executable ops: it says what they cost, not what they "
+                "compute; use the emulated backend, or a workload that can run, as "
+                "workload:llama_layer"
             )
         self.graph = graph
         self.tensors = dict(make_tensors(graph, seed) if tensors is None else tensors)

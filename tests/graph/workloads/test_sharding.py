@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import doppler
 from doppler.errors import GraphError, UnknownNameError
 from doppler.graph import Graph, Tile
-from doppler.graph.workloads import WORKLOADS, Program, chainmm, make, shard
+from doppler.graph.workloads import SHARDED, WORKLOADS, Program, chainmm, make, shard
 
 SMALL = {
     "chainmm": {"m": 4, "k": 6, "n": 5, "p": 4, "q": 7},
@@ -41,7 +41,7 @@ def cells_of(tile: Tile) -> list[tuple[int, ...]]:
     ]
 
 
-@pytest.mark.parametrize("name", sorted(WORKLOADS))
+@pytest.mark.parametrize("name", sorted(SHARDED))
 @given(tiles=st.integers(1, 4))
 @settings(max_examples=4, deadline=None)
 def test_the_flops_of_einsums_do_not_depend_on_the_tiling(name: str, tiles: int) -> None:
@@ -51,7 +51,7 @@ def test_the_flops_of_einsums_do_not_depend_on_the_tiling(name: str, tiles: int)
     assert "formation" not in whole.kinds
 
 
-@pytest.mark.parametrize("name", sorted(WORKLOADS))
+@pytest.mark.parametrize("name", sorted(SHARDED))
 @pytest.mark.parametrize("tiles", [None, 3])
 def test_costs_follow_from_the_specs(name: str, tiles: int | None) -> None:
     graph = make(name, **SMALL[name], tiles=tiles, dtype_bytes=2)
@@ -72,7 +72,7 @@ def test_costs_follow_from_the_specs(name: str, tiles: int | None) -> None:
             assert graph.bytes_read[op] == 2 * (made + resident)
 
 
-@pytest.mark.parametrize("name", sorted(WORKLOADS))
+@pytest.mark.parametrize("name", sorted(SHARDED))
 @pytest.mark.parametrize("tiles", [None, 1, 3])
 def test_result_tiles_partition_the_result(name: str, tiles: int | None) -> None:
     graph = make(name, **SMALL[name], tiles=tiles)
@@ -83,7 +83,7 @@ def test_result_tiles_partition_the_result(name: str, tiles: int | None) -> None
     assert len(cells) == math.prod(extents.tolist())
 
 
-@pytest.mark.parametrize("name", sorted(WORKLOADS))
+@pytest.mark.parametrize("name", sorted(SHARDED))
 @pytest.mark.parametrize("tiles", [None, 3])
 def test_shards_of_a_meta_op_are_numbered_and_do_not_depend_on_each_other(
     name: str, tiles: int | None
@@ -101,14 +101,14 @@ def test_shards_of_a_meta_op_are_numbered_and_do_not_depend_on_each_other(
     assert len(set(graph.names)) == graph.n_ops
 
 
-@pytest.mark.parametrize("name", sorted(WORKLOADS))
+@pytest.mark.parametrize("name", sorted(SHARDED))
 def test_every_op_serves_the_result(name: str) -> None:
     graph = make(name)
     exits = set(range(graph.n_ops)) - set(graph.src.tolist())
     assert exits == set(graph.outputs)
 
 
-@pytest.mark.parametrize("name", sorted(WORKLOADS))
+@pytest.mark.parametrize("name", sorted(SHARDED))
 def test_a_file_gives_the_same_graph_back(name: str, tmp_path: Path) -> None:
     graph = make(name, **SMALL[name])
     for spec in graph.specs or ():
@@ -181,7 +181,7 @@ def test_an_unknown_workload_or_size_names_the_nearest() -> None:
     assert not isinstance(caught.value, UnknownNameError)
 
 
-@pytest.mark.parametrize("name", sorted(WORKLOADS))
+@pytest.mark.parametrize("name", sorted(SHARDED))
 def test_tiles_are_the_place_in_the_grid_of_the_meta_op(name: str) -> None:
     graph = make(name, **SMALL[name], tiles=3)
     places: dict[str, list[tuple[int, ...]]] = {}
