@@ -10,12 +10,8 @@ from hypothesis import strategies as st
 
 from doppler import Cluster, Graph, Problem
 from doppler.graph.formats import load_graph
-from doppler.heuristics.critical_path import (
-    critical_path,
-    critical_path_trace,
-    restart_seed,
-    urgencies,
-)
+from doppler.heuristics.attempts import restart_seed
+from doppler.heuristics.critical_path import critical_path, critical_path_trace, urgencies
 
 GRAPHS = Path(__file__).parents[3] / "shared" / "graphs"
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from reference_partial import PlainPartial
 
 from doppler import Cluster, Graph, Placement, Problem, simulate, workloads
-from doppler.heuristics.sibling_affinity import sibling_affinity_trace
+from doppler.errors import ParamsError, PlacementError
+from doppler.heuristics.sibling_affinity import hinted_schedule, sibling_affinity_trace
 from doppler.methods import HEURISTICS
 from doppler.search.local_search import rank_of
 
@@ -94,3 +95,70 @@ def test_restarts_say_so_and_help() -> None:
     assert longer.evaluations > 1
     assert longer.origin.startswith("sibling-affinity list schedule, best of ")
     assert simulate(problem, longer.placement).makespan == longer.makespan
+
+
+@quick
+@given(problem=problems(memory=False), seed=st.integers(0, 1000), weight=st.floats(0, 20))
+def test_a_hint_raises_the_score_of_every_other_device(
+    problem: Problem, seed: int, weight: float
+) -> None:
+    hint = np.random.default_rng(seed).integers(-1, problem.n_devices, problem.n_ops)
+    placement = hinted_schedule(problem, hint, weight)
+    placement.validate(problem)
+    raised = weight * problem.mean_compute.mean()
+    plain = PlainPartial(problem)
+    group, home = problem.arrays.group, {}
+    assert placement.priority is not None
+    for op in np.argsort(placement.priority).tolist():
+        can = np.flatnonzero(np.isfinite(problem.arrays.compute[op])).tolist()
+        if group[op] >= 0 and group[op] in home:
+            can = [home[group[op]]]
+        scores = {
+            device: plain.start(op, device)
+            + float(problem.arrays.compute[op, device])
+            + plain.affinity(op, device)
+            + sum(
+                plain.transfer(plain.device[u], device, problem.arrays.volume[u])
+                for u in plain.inputs[op]
+                if plain.device[u] != device and (u, device) not in plain.arrived
+            )
+            + (raised if hint[op] not in (-1, device) else 0.0)
+            for device in can
+        }
+        chosen = int(placement.devices[op])
+        assert scores[chosen] == pytest.approx(min(scores.values()), rel=1e-9, abs=1e-12)
+        plain.place(op, chosen)
+        if group[op] >= 0:
+            home[group[op]] = chosen
+
+
+def test_a_hint_is_ignored_at_weight_0_and_followed_at_a_large_one() -> None:
+    problem = Problem(workloads.chainmm(), Cluster.uniform(4))
+    hint = np.arange(problem.n_ops) % 4
+    alone = HEURISTICS["sibling_affinity"](problem).placement
+    assert np.array_equal(hinted_schedule(problem, hint, 0.0).devices, alone.devices)
+    assert np.array_equal(hinted_schedule(problem, hint, 1e9).devices, hint)
+    none = np.full(problem.n_ops, -1)
+    assert np.array_equal(hinted_schedule(problem, none, 1e9).devices, alone.devices)
+
+
+@pytest.mark.parametrize(
+    ("hint", "message"),
+    [
+        ([0, 1], "hint: must be a whole number for each of 3 ops, not int64 of shape"),
+        ([0.0, 1.0, 1.0], "hint: must be a whole number for each of 3 ops, not float64"),
+        ([0, 1, 2], "hint: devices must lie in -1 to 1"),
+        ([0, -2, 1], "hint: devices must lie in -1 to 1"),
+    ],
+)
+def test_a_hint_that_does_not_suit_is_refused(hint: list[int], message: str) -> None:
+    problem = Problem(Graph.from_arrays([0, 1], [1, 2], [1.0] * 3, [1.0] * 3), Cluster.uniform(2))
+    with pytest.raises(PlacementError, match=message):
+        hinted_schedule(problem, hint, 1.0)
+
+
+@pytest.mark.parametrize("weight", [-1.0, np.inf, np.nan])
+def test_a_weight_out_of_range_is_refused(weight: float) -> None:
+    problem = Problem(Graph.from_arrays([], [], [1.0], [1.0]), Cluster.uniform(2))
+    with pytest.raises(ParamsError, match="weight of the hint is"):
+        hinted_schedule(problem, [0], weight)

@@ -11,6 +11,7 @@ from reference_partial import PlainPartial
 
 from doppler import Cluster, Placement, Problem, simulate
 from doppler.heuristics.sibling_affinity import sibling_affinity_trace
+from doppler.schedule.list_schedule import ListWeights
 from doppler.search.local_search import rank_of
 from doppler.search.recreate import (
     LARGEST,
@@ -80,7 +81,9 @@ def test_an_op_goes_where_the_score_is_least(seed: int) -> None:
     devices = old.copy()
     scratch = make_recreation(problem.arrays)
     scratch.ruined[:] = rng.random(25) < 0.4
-    recreate(problem.arrays, problem.arrays.order, devices, 0.7, 1.3, 0.0, scratch)
+    recreate(
+        problem.arrays, problem.arrays.order, devices, ListWeights(1.0, 0.7, 1.3, 0.0, 0.0), scratch
+    )
     plain = PlainPartial(problem)
     homes = {op: int(old[op]) for op in range(25) if not scratch.ruined[op]}
     for op in problem.arrays.order.tolist():

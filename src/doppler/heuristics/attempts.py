@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
 from doppler.cores import cores
 from doppler.errors import MemoryLimitError
@@ -29,6 +30,12 @@ MakeAttempt = Callable[[Room, Workspace, Incumbent], Attempt]
 FITTING_RESTARTS = 64
 # Seconds of compiled work between two looks at the clock.
 SLICE = 0.01
+
+
+@njit(cache=True, nogil=True)
+def restart_seed(seed, index):  # type: ignore[no-untyped-def]
+    """Seed of restart ``index``: multiples of an odd constant never repeat modulo 2^32."""
+    return (seed + index % 4294967296 * 2654435769) % 4294967296
 
 
 def answer_once(problem: Problem, construct: Construct, *, budget: float, origin: str) -> Solution:

@@ -6,9 +6,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from doppler.heuristics.attempts import Attempt, restart
+from doppler.heuristics.attempts import Attempt, restart, restart_seed
 from doppler.heuristics.base import Solution
-from doppler.heuristics.critical_path import restart_seed
 from doppler.heuristics.incumbent import Incumbent, offer
 from doppler.problem import Problem
 from doppler.schedule.room import Room, choices, clear, take

@@ -1,1 +1,1 @@
-"""The list scheduler: a schedule under construction, room for it, and what a choice forces."""
+"""The list scheduler: a schedule under construction, room for it, and how a device is chosen."""

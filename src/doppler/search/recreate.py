@@ -14,6 +14,7 @@ from numba import njit
 
 from doppler.problem import Arrays
 from doppler.schedule.affinity import forced_communication
+from doppler.schedule.list_schedule import ListWeights, Prospect, make_prospect, rate
 from doppler.schedule.partial import (
     Partial,
     earliest_starts,
@@ -42,8 +43,7 @@ class Recreation(NamedTuple):
     ruined : bool array, shape [ops]
     homes : int32 array, shape [ops]
         Devices under consideration: those of the ops that stay, those to come of the others.
-    found : int32 array, shape [devices]
-    starts, sent, affinity, volume, tally : float64 array, shape [devices]
+    prospect : Prospect
     queue, order : int32 array, shape [ops]
     before : int32 array, shape [ops]
         The devices, to be kept by the caller.
@@ -54,12 +54,7 @@ class Recreation(NamedTuple):
     partial: Partial
     ruined: BoolArray
     homes: IntArray
-    found: IntArray
-    starts: FloatArray
-    sent: FloatArray
-    affinity: FloatArray
-    volume: FloatArray
-    tally: FloatArray
+    prospect: Prospect
     queue: IntArray
     order: IntArray
     before: IntArray
@@ -73,12 +68,7 @@ def make_recreation(arrays: Arrays) -> Recreation:
         make_partial(arrays),
         np.zeros(n_ops, np.bool_),
         np.empty(n_ops, np.int32),
-        np.empty(n_devices, np.int32),
-        np.empty(n_devices),
-        np.empty(n_devices),
-        np.empty(n_devices),
-        np.empty(n_devices),
-        np.empty(n_devices),
+        make_prospect(n_devices),
         np.empty(n_ops, np.int32),
         np.empty(n_ops, np.int32),
         np.empty(n_ops, np.int32),
@@ -150,23 +140,18 @@ def ruin_and_recreate(arrays, unit, first, start, devices, scratch):  # type: ig
             ruined[order[step]] = True
     for op in range(n_ops):
         ruined[op] = ruined[op] and not fixed[op]
-    recreate(
-        arrays,
-        order,
-        devices,
-        4.0 ** np.random.uniform(-1.5, 1.0),
-        4.0 ** np.random.uniform(-1.5, 1.0),
-        unit * 10.0 ** np.random.uniform(-4.0, 0.3),
-        scratch,
-    )
+    affinity = 4.0 ** np.random.uniform(-1.5, 1.0)
+    transfer = 4.0 ** np.random.uniform(-1.5, 1.0)
+    noise = unit * 10.0 ** np.random.uniform(-4.0, 0.3)
+    recreate(arrays, order, devices, ListWeights(1.0, affinity, transfer, noise, 0.0), scratch)
 
 
 @njit(cache=True, nogil=True)
-def recreate(arrays, order, devices, affinity_weight, transfer_weight, noise, scratch):  # type: ignore[no-untyped-def]
+def recreate(arrays, order, devices, weights, scratch):  # type: ignore[no-untyped-def]
     """Schedule all ops in a given order; those that are ruined go where it is best.
 
-    The score of a device is that of the sibling-affinity list schedule, except that the affinity
-    counts the ops that stay wherever they come in the order. O(V + E devices).
+    The score of a device is that of the list scheduler, except that the affinity counts the ops
+    that stay wherever they come in the order. O(V + E devices).
 
     Parameters
     ----------
@@ -174,15 +159,17 @@ def recreate(arrays, order, devices, affinity_weight, transfer_weight, noise, sc
         Topological.
     devices : int32 array, shape [ops]
         Changed in place for the ruined ops.
-    noise : float
-        Seconds; a random share of it is added to every score.
+    weights : ListWeights
     scratch : Recreation
         ``ruined`` says which ops.
     """
-    partial = scratch.partial
-    ruined, found, starts = scratch.ruined, scratch.found, scratch.starts
-    affinity, homes = scratch.affinity, scratch.homes
-    sent, volume, tally = scratch.sent, scratch.volume, scratch.tally
+    partial, prospect, ruined, homes = (
+        scratch.partial,
+        scratch.prospect,
+        scratch.ruined,
+        scratch.homes,
+    )
+    found, starts, sent = prospect.found, prospect.starts, prospect.sent
     compute, succ_ptr, succ = arrays.compute, arrays.succ_ptr, arrays.succ
     volumes, latency, factor = arrays.volume, arrays.latency, arrays.factor
     empty(partial)
@@ -199,9 +186,10 @@ def recreate(arrays, order, devices, affinity_weight, transfer_weight, noise, sc
                     n_found += 1
             earliest_starts(arrays, partial, n_inputs, found, n_found, starts)
             transfer_seconds(arrays, partial, n_inputs, found, n_found, sent)
-            forced_communication(arrays, homes, op, volume, tally, affinity)
+            forced_communication(
+                arrays, homes, op, prospect.volume, prospect.tally, prospect.affinity
+            )
             own = volumes[op]
-            best = np.inf
             for index in range(n_found):
                 device = found[index]
                 # A consumer that stays elsewhere has the output moved there.
@@ -210,15 +198,8 @@ def recreate(arrays, order, devices, affinity_weight, transfer_weight, noise, sc
                     home = homes[succ[edge]]
                     if home >= 0:
                         away = max(away, latency[device, home] + own * factor[device, home])
-                score = (
-                    starts[index]
-                    + compute[op, device]
-                    + affinity_weight * affinity[device]
-                    + transfer_weight * (sent[index] + away)
-                    + noise * np.random.random()
-                )
-                if score < best:
-                    best = score
-                    homes[op] = device
-            devices[op] = homes[op]
+                sent[index] += away
+            best = rate(compute, weights, op, np.int32(-1), n_found, prospect)
+            homes[op] = found[best]
+            devices[op] = found[best]
         place(arrays, partial, n_inputs, op, devices[op])
