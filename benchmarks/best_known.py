@@ -27,7 +27,7 @@ from doppler.evaluation.reference import (
 from doppler.graph.fingerprint import fingerprint
 from doppler.heuristics import Deadline
 from doppler.methods import LEARNED, solve
-from doppler.params import Case, Params, cases, load_params
+from doppler.params import Case, Params, load_params
 from doppler.policy.checkpoint import load_policy
 from doppler.policy.network import DualPolicy
 from doppler.portfolio import RECREATE_SHARE
@@ -150,7 +150,7 @@ def main() -> None:
         params = load_params()
         policy = None if arguments.policy == "none" else load_policy(arguments.policy)
         table = load_references(arguments.table) if arguments.table.exists() else References()
-        chosen = cases([*params.evaluate.suite, *params.evaluate.zero_shot])
+        chosen = params.evaluated
         # What is no longer part of the evaluation is dropped.
         table = References(table[case] for case in chosen if case in table)
         for case in (case for case in chosen if fnmatch(str(case), arguments.cases)):

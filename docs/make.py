@@ -1,7 +1,7 @@
 """Rewrite what the documents take from elsewhere; ``python docs/make.py``.
 
-- README.md: the table of results, from ``reports/suite.json`` and ``reports/zero_shot.json``, and
-  what ``doppler place`` prints.
+- README.md: the tables of results, from ``reports/suite.json`` and its like, and what ``doppler
+  place`` prints.
 - docs/timeline.svg: the run of a winner, from ``reports/timelines``.
 - docs/cli.md: the arguments and options of every command, from the command line itself.
 - docs/api.md: the signature below every heading that is the name of a function or class.
@@ -30,8 +30,16 @@ import typer
 from doppler.cli.app import app
 from doppler.cli.main import run
 from doppler.errors import DopplerError
-from doppler.evaluation.report import BASELINE, METHOD, CaseTimeline, Report, load_report, summarize
-from doppler.evaluation.results import CaseResult
+from doppler.evaluation.report import (
+    METHOD,
+    SUITES,
+    CaseTimeline,
+    Report,
+    load_report,
+    methods_of,
+    summarize,
+)
+from doppler.evaluation.results import EXPECTED, MAKESPAN, CaseResult
 from doppler.files import read_text, write_atomic
 from doppler.viewer.timeline_svg import timeline_svg
 from doppler.viewer.units import count_of, format_percent, format_seconds
@@ -62,12 +70,12 @@ def replaced(text: str, name: str, content: str, where: str) -> str:
 
 
 def results_table(report: Report) -> str:
-    """Lay out the suite case by case, and sum it up.
+    """Lay out how far every method is from the policy's, then every case, and sum it up.
 
     Parameters
     ----------
     report : Report
-        Its suite, and its zero-shot results if it has any.
+        Its suites, and its zero-shot results if it has any.
 
     Returns
     -------
@@ -75,52 +83,94 @@ def results_table(report: Report) -> str:
         Markdown.
     """
     summary = summarize(report)
-    rows = [
-        ["graph", "cluster", BASELINE, "best other method", METHOD, "best known"],
-        ["---", "---", "---:", "---:", "---:", "---:"],
-        *(_row(case) for case in report.suite),
-    ]
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     text = textwrap.fill(" ".join(_sentences(report, summary)), 100, break_on_hyphens=False)
-    return f"{table}\n\n{text}"
+    return f"{text}\n\n{_rivals(report, summary)}\n\n{_cases(report)}"
+
+
+def _rivals(report: Report, summary: dict[str, Any]) -> str:
+    """Lay out each rival's makespan over the method's by suite: expected, and without jitter."""
+    suites = {name: own for name, own in summary["suites"].items() if own["cases"]}
+    rows = [["method", *(SUITES[name] for name in suites)], ["---", *["---:"] * len(suites)]]
+    for method in methods_of(report.cases):
+        if method == METHOD:
+            continue
+        cells = []
+        for own in suites.values():
+            over = own["rivals"].get(method)
+            missing = own["cases"] - over["cases"] if over else own["cases"]
+            text = f"{_over(over, EXPECTED)} ({_over(over, MAKESPAN)})" if over else "-"
+            cells.append(text + (f", does not fit in {missing}" if over and missing else ""))
+        rows.append([method, *cells])
+    return _table(rows)
+
+
+def _over(ratios: dict[str, Any], column: str) -> str:
+    ratio = ratios[column]
+    return "-" if ratio is None else f"{'+' if ratio >= 1 else ''}{format_percent(ratio - 1)}"
+
+
+def _cases(report: Report) -> str:
+    header = ["graph", "cluster", "best other", METHOD, "best other, expected"]
+    rows = [
+        [*header, f"{METHOD}, expected", "best known"],
+        [*["---"] * 2, *["---:"] * 5],
+        *(_row(case) for case in report.cases),
+    ]
+    return _table(rows)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _row(case: CaseResult) -> list[str]:
-    others = {n: r.makespan_s for n, r in case.methods.items() if n not in (METHOD, BASELINE)}
-    other = min(others, key=lambda name: others[name], default=None)
-    own = _makespan(case, METHOD)
-    return [
-        case.graph,
-        case.cluster,
-        _makespan(case, BASELINE),
-        "-" if other is None else f"{format_seconds(others[other])} ({other})",
-        f"**{own}**" if case.wins(METHOD) else own,
-        format_seconds(case.best_s),
-    ]
+    held_out = "" if case.trained in (None, "none") else " †"
+    cells = [f"{case.graph}{held_out}", case.cluster]
+    for column in (MAKESPAN, EXPECTED):
+        other, own = case.best_other(METHOD, column), _figure(case, METHOD, column)
+        cells.append("-" if other is None else f"{_figure(case, other, column)} ({other})")
+        cells.append(f"**{own}**" if case.wins(METHOD, column) else own)
+    return [*cells, format_seconds(case.best_s)]
 
 
-def _makespan(case: CaseResult, method: str) -> str:
+def _figure(case: CaseResult, method: str, column: str) -> str:
     found = case.methods.get(method)
-    return "does not fit" if found is None else format_seconds(found.makespan_s)
+    if found is None:
+        return "does not fit"
+    seconds = found.figure(column)
+    return "-" if seconds is None else format_seconds(seconds)
 
 
 def _sentences(report: Report, summary: dict[str, Any]) -> list[str]:
-    # One method's time is not exactly its budget; the longest is the budget and a little more.
-    spent = max(result.seconds for case in report.suite for result in case.methods.values())
-    cores = {case.cores for case in report.suite}
+    spent = []
+    for name, suite in report.suites.items():
+        if suite:
+            # One method's time is not exactly its budget; the longest is the budget and some more.
+            most = max(case.methods[METHOD].seconds for case in suite if METHOD in case.methods)
+            spent.append(f"{most:.1f} s ({SUITES[name].lower()})")
+    cores = {case.cores for case in report.cases}
     of = f" of {count_of(n, 'core')}" if len(cores) == 1 and (n := cores.pop()) else ""
-    sentences = [
-        f"Simulated makespans, each method with the same time (at most {spent:.1f} s{of}), "
-        "jitter off.",
-        f"`{METHOD}` is at or below every other method, within 0.2%, in {summary['wins']} of "
-        f"{summary['cases']} cases.",
-    ]
-    if summary["gap_closed"] is not None:
+    jitters = sorted({case.jitter for case in report.cases if case.jitter})
+    sentences = [f"Simulated makespans, each method with the same time{of}: {', '.join(spent)}."]
+    if jitters:
+        share = ", ".join(format_percent(jitter, 0) for jitter in jitters)
         sentences.append(
-            f"It closes {format_percent(summary['gap_closed'])} of the distance from "
-            f"`{BASELINE}` to the best known on average, "
-            f"{format_percent(summary['gap_closed_least'])} at least."
+            f"*Expected* is the mean of runs whose durations vary by {share}, with seeds that no "
+            "method has seen."
         )
+    for name, own in summary["suites"].items():
+        if own["cases"]:
+            sentences.append(f"{SUITES[name]}: {_wins(own)}.")
+    for label, own in (
+        ("graphs that the policy was trained on (†)", summary["trained"]),
+        ("graphs held out of training", summary["held_out"]),
+    ):
+        if own["cases"]:
+            sentences.append(
+                f"On the {count_of(own['cases'], 'case')} of {label}: {_wins(own)}; over the best "
+                f"known by {format_percent(own['ratio_to_best'] - 1)} on geometric mean, jitter "
+                "off."
+            )
     zero_shot = summary["zero_shot"]
     if zero_shot:
         over = [
@@ -132,7 +182,22 @@ def _sentences(report: Report, summary: dict[str, Any]) -> list[str]:
             "without search, the policy is above the best known by (geometric mean): "
             f"{', '.join(over)}."
         )
+    sentences.append(
+        f"The first table says how far each other method is above `{METHOD}`, on geometric mean of "
+        "the expected makespans (in parentheses: jitter off)."
+    )
     return sentences
+
+
+def _wins(summary: dict[str, Any]) -> str:
+    """Say in how many cases the method is at or below every other."""
+    expected = summary["expected_wins"]
+    noisy = "" if expected is None else f"{expected} of {summary['cases']} cases by what is "
+    noisy = noisy and f"{noisy}expected, and "
+    return (
+        f"`{METHOD}` is at or below every other method, within 0.2%, in {noisy}{summary['wins']} "
+        f"of {summary['cases']} with jitter off"
+    )
 
 
 def chosen_timeline(timelines: Sequence[CaseTimeline]) -> CaseTimeline | None:
@@ -255,14 +320,20 @@ def printed(command: str) -> str:
 
 
 def make_table(reports: Path) -> None:
-    """Rewrite the README's table."""
-    report = load_report(reports / "suite.json", reports / "zero_shot.json")
-    _rewrite("README.md", {"results": results_table(report)})
+    """Rewrite the README's tables."""
+    _rewrite("README.md", {"results": results_table(read_report(reports))})
+
+
+def read_report(reports: Path) -> Report:
+    """Load the results of the suites that are there, and of the zero-shot comparison."""
+    files = {name: reports / f"{name}.json" for name in SUITES}
+    there = {name: path for name, path in files.items() if name == "suite" or path.exists()}
+    return load_report(there, reports / "zero_shot.json")
 
 
 def make_picture(reports: Path) -> None:
     """Rewrite docs/timeline.svg."""
-    suite = reports / "suite.json"
+    suite = {"suite": reports / "suite.json"}
     timeline = chosen_timeline(load_report(suite, timelines=reports / "timelines").timelines)
     if timeline is None:
         raise DopplerError(f"{reports / 'timelines'}: holds no timeline; run 'make repro' first")

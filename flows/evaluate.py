@@ -1,4 +1,4 @@
-"""Compare the policy with every method, and on graphs that it never saw: reports/.
+"""Compare the policy with every method on three suites, and on graphs that it never saw: reports/.
 
 As many cases at once as there are cores, each in a process that is pinned to one: every method has
 one core for its seconds.
@@ -12,7 +12,6 @@ from pathlib import Path
 from common import (
     ThreadPoolTaskRunner,
     flow,
-    load_problem,
     main,
     markdown_table,
     publish,
@@ -26,21 +25,23 @@ from doppler.evaluation.metrics import flat_metrics
 from doppler.evaluation.processes import PinnedProcesses
 from doppler.evaluation.reference import References, load_references
 from doppler.evaluation.report import (
-    BASELINE,
-    METHOD,
+    SUITES,
     CaseTimeline,
     load_report,
+    methods_of,
     save_timeline,
     write_report,
 )
-from doppler.evaluation.results import CaseResult, save_results
+from doppler.evaluation.results import EXPECTED, MAKESPAN, CaseResult, save_results
 from doppler.evaluation.zero_shot import zero_shot
-from doppler.params import Case, EvaluateParams, Params, cases
+from doppler.params import Case, Params, cases
 from doppler.policy.checkpoint import load_policy
 from doppler.policy.network import DualPolicy
 
 REPORTS = Path("reports")
 TIMELINES = REPORTS / "timelines"
+# Of larger ones the timeline is a carpet, and its file as large as all others together.
+MOST_DRAWN_OPS = 1_000
 # Stages of training whose curves the report shows, and where they leave them.
 CURVES = {stage: REPORTS / f"{stage}.csv" for stage in ("imitate", "reinforce")}
 
@@ -64,67 +65,74 @@ def warm_up() -> None:
     simulate(problem, outcome.placements[outcome.case.winner])
 
 
-def compare_here(case: Case, settings: EvaluateParams, seed: int) -> CaseResult:
+def problem_of(case: Case, params: Params) -> Problem:
+    """Make the problem of a case: large graphs are generated sooner than read."""
+    return Problem(params.graphs[case.graph].build(), Cluster.load(case.cluster))
+
+
+def compare_here(case: Case, budget: float, params: Params) -> CaseResult:
     """Run every method on a case, and save the winner's timeline."""
-    problem = load_problem(case)
+    problem, settings = problem_of(case, params), params.evaluate
     outcome = compare(
         problem,
-        budget=settings.budget,
-        seed=seed,
+        budget=budget,
+        seed=params.seed,
         policy=trained(),
         jitter=settings.jitter,
         jitter_seeds=settings.jitter_seeds,
         best_known=references().best_known(*case, problem),
+        trained=params.trained(case),
         graph=case.graph,
         cluster=case.cluster,
     )
-    winner = outcome.case.winner
-    trace = simulate(problem, outcome.placements[winner]).trace
-    save_timeline(CaseTimeline(*case, winner, trace, problem.graph), TIMELINES)
+    if problem.n_ops <= MOST_DRAWN_OPS:
+        winner = outcome.case.winner
+        trace = simulate(problem, outcome.placements[winner]).trace
+        save_timeline(CaseTimeline(*case, winner, trace, problem.graph), TIMELINES)
     return outcome.case
 
 
-def zero_shot_here(case: Case, settings: EvaluateParams, seed: int) -> CaseResult:
+def zero_shot_here(case: Case, params: Params) -> CaseResult:
     """Let the policy place a graph that it was not trained on."""
-    problem = load_problem(case)
+    problem, settings = problem_of(case, params), params.evaluate
     return zero_shot(
         problem,
         trained(),
         samples=settings.samples,
-        seed=seed,
+        seed=params.seed,
         jitter=settings.jitter,
         jitter_seeds=settings.jitter_seeds,
         best_known=references().best_known(*case, problem),
-        search_seconds=settings.budget,
+        search_seconds=settings.search,
         graph=case.graph,
         cluster=case.cluster,
     )
 
 
 @step("compare on {case}")
-def compare_on(
-    case: Case, settings: EvaluateParams, seed: int, processes: PinnedProcesses
-) -> CaseResult:
+def compare_on(case: Case, budget: float, params: Params, processes: PinnedProcesses) -> CaseResult:
     """Compare the methods in a process of one core."""
-    return processes.run(compare_here, case, settings, seed)
+    return processes.run(compare_here, case, budget, params)
 
 
 @step("zero-shot on {case}")
-def zero_shot_on(
-    case: Case, settings: EvaluateParams, seed: int, processes: PinnedProcesses
-) -> CaseResult:
+def zero_shot_on(case: Case, params: Params, processes: PinnedProcesses) -> CaseResult:
     """Let the policy alone place a graph in a process of one core."""
-    return processes.run(zero_shot_here, case, settings, seed)
+    return processes.run(zero_shot_here, case, params)
 
 
-def table_of(results: list[CaseResult], methods: tuple[str, ...]) -> str:
-    """Lay out each case's makespans as ratios to the best known."""
+def table_of(results: list[CaseResult], column: str) -> str:
+    """Lay out each case's figures as ratios to the best."""
+    methods = methods_of(results)
     rows = [
         [
             case.graph,
             case.cluster,
             case.winner,
-            *(case.ratio(name) if name in case.methods else "does not fit" for name in methods),
+            *(
+                f"{case.ratio(name, column):.3f}" if case.has(name, column) else "does not fit"
+                for name in methods
+            ),
         ]
         for case in results
     ]
@@ -136,22 +144,35 @@ def evaluate(params: Params) -> None:
     """Make the results and the report."""
     settings = params.evaluate
     with PinnedProcesses(prepare=warm_up) as processes:
-        how = (settings, params.seed, processes)
-        compared = [compare_on.submit(case, *how) for case in cases(settings.suite)]
-        placed = [zero_shot_on.submit(case, *how) for case in cases(settings.zero_shot)]
-        suite = [future.result() for future in compared]
+        compared = {
+            name: [
+                compare_on.submit(case, suite.budget, params, processes)
+                for case in cases(suite.cases)
+            ]
+            for name, suite in settings.suites.items()
+        }
+        placed = [
+            zero_shot_on.submit(case, params, processes) for case in cases(settings.zero_shot)
+        ]
+        suites = {
+            name: [future.result() for future in futures] for name, futures in compared.items()
+        }
         unseen = [future.result() for future in placed]
-    save_results(suite, REPORTS / "suite.json")
+    files = {name: REPORTS / f"{name}.json" for name in suites}
+    for name, results in suites.items():
+        save_results(results, files[name])
+        publish(
+            name, f"{SUITES[name]}: expected makespan over the best", table_of(results, EXPECTED)
+        )
     save_results(unseen, REPORTS / "zero_shot.json")
-    report = load_report(REPORTS / "suite.json", REPORTS / "zero_shot.json", CURVES, TIMELINES)
+    report = load_report(files, REPORTS / "zero_shot.json", CURVES, TIMELINES)
     write_report(report, REPORTS)
     metrics = flat_metrics(report)
     write_metrics(str(REPORTS / "metrics.json"), metrics)
-    publish("suite", "Makespan over the best known", table_of(suite, (METHOD, BASELINE)))
     publish(
         "zero-shot",
         "Makespan over the best known, on graphs held out of training",
-        table_of(unseen, tuple(dict.fromkeys(name for case in unseen for name in case.methods))),
+        table_of(unseen, MAKESPAN),
     )
     publish("metrics", "Summary", markdown_table(("metric", "value"), metrics.items()))
 

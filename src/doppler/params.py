@@ -205,31 +205,52 @@ class ReinforceParams(Section):
     validate_every: Annotated[int, Field(ge=0)]
 
 
+class SuiteParams(Section):
+    """Cases on which every method is run.
+
+    Attributes
+    ----------
+    cases : list of Grid
+    budget : float
+        Seconds of one core that each anytime method may search on each case.
+    """
+
+    cases: Annotated[list[Grid], Field(min_length=1)]
+    budget: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
 class EvaluateParams(Section):
     """What the report compares.
 
     Attributes
     ----------
-    suite : list of Grid
-        Every method is run on each case.
+    suite, large, operators : SuiteParams
+        Small graphs; large ones and several nodes; irregular ones.
     zero_shot : list of Grid
-        Cases whose graphs no training has seen.
-    budget : float
-        Seconds of one core that each anytime method may search.
+        Cases whose graphs no training has seen, for the policy alone.
     samples : int
         Sampled episodes of the zero-shot comparison.
+    search : float
+        Seconds of search for what is best known of a zero-shot case that the table lacks.
     jitter : float
-        Standard deviation of the logarithm of each duration, for the spread of makespans.
+        Standard deviation of the logarithm of each duration, for the expected makespans.
     jitter_seeds : int
         Simulated runs with jitter of each placement.
     """
 
-    suite: Annotated[list[Grid], Field(min_length=1)]
+    suite: SuiteParams
+    large: SuiteParams
+    operators: SuiteParams
     zero_shot: Annotated[list[Grid], Field(min_length=1)]
-    budget: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     samples: Count
+    search: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     jitter: Fraction
     jitter_seeds: Count
+
+    @property
+    def suites(self) -> dict[str, SuiteParams]:
+        """The suites by name."""
+        return {"suite": self.suite, "large": self.large, "operators": self.operators}
 
 
 class SystemParams(Section):
@@ -406,6 +427,33 @@ class Params(Section):
                 raise ValueError(f"{section}.graph: {error}")
         return self
 
+    @property
+    def evaluated(self) -> list[Case]:
+        """All cases of the evaluation, each once."""
+        suites = [grid for suite in self.evaluate.suites.values() for grid in suite.cases]
+        return cases([*suites, *self.evaluate.zero_shot])
+
+    @property
+    def stored_graphs(self) -> list[str]:
+        """Names of the graphs that are written to files: all but those that are only evaluated."""
+        used = {case.graph for case in cases(self.training)}
+        used |= {self.refine.graph, self.nightly.graph}
+        only_evaluated = {case.graph for case in self.evaluated} - used
+        return [name for name in self.graphs if name not in only_evaluated]
+
+    def trained(self, case: Case) -> str:
+        """Say how much of a case is trained on.
+
+        Returns
+        -------
+        {"case", "graph", "none"}
+            The graph on this cluster, on others only, or not at all.
+        """
+        seen = cases(self.training)
+        if case in seen:
+            return "case"
+        return "graph" if case.graph in {other.graph for other in seen} else "none"
+
     @model_validator(mode="after")
     def _held_out_is_held_out(self) -> Self:
         trained = {case.graph for case in cases(self.training)}
@@ -418,7 +466,8 @@ class Params(Section):
 
     def _grids(self) -> Iterator[tuple[str, list[Grid]]]:
         yield "training", self.training
-        yield "evaluate.suite", self.evaluate.suite
+        for name, suite in self.evaluate.suites.items():
+            yield f"evaluate.{name}", suite.cases
         yield "evaluate.zero_shot", self.evaluate.zero_shot
 
 

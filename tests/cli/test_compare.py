@@ -14,13 +14,27 @@ def test_json_ranks_the_methods(cli, layer) -> None:
         *("--methods", ",".join(HEURISTICS), "--json"),
     ).json()
     assert set(done["methods"]) == set(HEURISTICS)
-    makespans = [result["makespan_s"] for result in done["methods"].values()]
+    makespans = [result["expected_makespan_s"] for result in done["methods"].values()]
     assert makespans == sorted(makespans)
+    assert (done["jitter"], done["judged_by"]) == (0.1, "expected_makespan_s")
     assert next(iter(done["methods"])) == done["winner"]
     assert done["failures"] == {}
     for result in done["methods"].values():
         assert result["makespan_s"] >= done["lower_bound_s"] * (1 - 1e-12)
-        assert result["jitter_mean_s"] > 0
+        assert result["makespan_std_s"] > 0
+        assert result["expected_fifo_s"] > 0
+
+
+def test_without_jitter_the_makespan_decides(cli, layer) -> None:
+    options = ("-c", "uniform:2", "--budget", 0, "--methods", "heft,round_robin", "--jitter", 0)
+    done = cli("compare", layer, *options, "--json").json()
+    assert (done["jitter"], done["judged_by"]) == (0.0, "makespan_s")
+    makespans = [result["makespan_s"] for result in done["methods"].values()]
+    assert makespans == sorted(makespans)
+    fifo = cli("compare", layer, *options, "--runtime", "fifo", "--json").json()
+    assert fifo["runtime"] == "fifo"
+    for result in fifo["methods"].values():
+        assert result["makespan_s"] == result["makespan_fifo_s"] == result["expected_fifo_s"]
 
 
 def test_people_see_one_line_a_method(cli, layer) -> None:
@@ -29,6 +43,7 @@ def test_people_see_one_line_a_method(cli, layer) -> None:
     assert done.err == ""
     lines = [line for line in done.out.splitlines() if line.startswith(("heft", "round_robin"))]
     assert len(lines) == 2
+    assert "expected, jitter 0.1" in " ".join(done.out.split())
 
 
 def test_a_method_that_does_not_fit_is_part_of_the_answer(cli, tmp_path) -> None:
@@ -60,6 +75,8 @@ def test_if_nothing_fits_it_is_an_error(cli, small_memory) -> None:
         (["--methods", "heft,hefft"], "unknown method 'hefft': did you mean 'heft'?"),
         (["--methods", ""], "unknown method ''"),
         (["--budget", "-1", "--methods", "heft"], "budget is -1.0"),
+        (["--jitter", "-1", "--methods", "heft"], "jitter is -1.0"),
+        (["--runtime", "lifo", "--methods", "heft"], "runtime 'lifo'"),
         (["--policy", "missing.safetensors"], "missing.safetensors: no such policy file"),
     ],
 )

@@ -12,7 +12,7 @@ from documents import ROOT
 
 from doppler.cli.app import app
 from doppler.errors import DopplerError
-from doppler.evaluation.report import CaseTimeline, Report, load_report
+from doppler.evaluation.report import SUITES, CaseTimeline, Report
 from doppler.evaluation.results import CaseResult, MethodResult
 from doppler.graph import Graph
 
@@ -27,28 +27,49 @@ def make() -> ModuleType:
     return module
 
 
-def case(graph: str, doppler: float, other: float, baseline: float = 3.0) -> CaseResult:
-    makespans = {"doppler": doppler, "critical_path": baseline, "heft": other}
-    methods = {name: MethodResult(seconds, 4.0) for name, seconds in makespans.items()}
-    return CaseResult(graph, "p100x4", 10, 4, methods, min(doppler, 1.0), 0.5)
+def case(graph: str, doppler: float, other: float, **more: object) -> CaseResult:
+    makespans = {"doppler": doppler, "critical_path": 3.0, "heft": other}
+    methods = {
+        name: MethodResult(seconds, 4.0, seconds * 1.5, 0.1, seconds * 1.5)
+        for name, seconds in makespans.items()
+    }
+    best = min(doppler, 1.0)
+    return CaseResult(graph, "p100x4", 10, 4, methods, best, 0.5, jitter=0.1, **more)
 
 
-def test_a_row_names_the_best_other_method_and_stresses_a_win(make: ModuleType) -> None:
-    table = make.results_table(Report((case("won", 1.0, 2.0), case("lost", 2.0, 1.0))))
+def test_a_row_names_the_best_other_method_in_both_columns_and_stresses_a_win(
+    make: ModuleType,
+) -> None:
+    suites = {
+        "suite": (case("won", 1.0, 2.0, trained="graph"), case("lost", 2.0, 1.0, trained="none")),
+        "large": (case("deep", 1.0, 2.0),),
+    }
+    table = make.results_table(Report(suites))
     text = " ".join(table.split())
-    assert "| won | p100x4 | 3.000 s | 2.000 s (heft) | **1.000 s** | 1.000 s |" in table
-    assert "| lost | p100x4 | 3.000 s | 1.000 s (heft) | 2.000 s | 1.000 s |" in table
-    assert "in 1 of 2 cases" in text
-    assert "closes 75.0% of the distance from `critical_path`" in text
-    assert "50.0% at least" in text
-    assert "at most 4.0 s" in text
+    won = "**1.000 s** | 3.000 s (heft) | **1.500 s** | 1.000 s |"
+    assert f"| won † | p100x4 | 2.000 s (heft) | {won}" in table
+    assert "| lost | p100x4 | 1.000 s (heft) | 2.000 s | 1.500 s (heft) | 3.000 s |" in table
+    assert "in 1 of 2 cases by what is expected, and 1 of 2 with jitter off" in text
+    assert "4.0 s (small graphs), 4.0 s (large graphs and several nodes)" in text
+    assert "vary by 10%" in text
+    assert "On the 1 case of graphs held out of training" in text
+    assert "trained on (†)" in text
     assert "no training has seen" not in text
+
+
+def test_every_rival_is_quoted_for_every_suite(make: ModuleType) -> None:
+    suites = {"suite": (case("a", 1.0, 2.0),), "large": (case("b", 2.0, 1.0),)}
+    table = make.results_table(Report(suites))
+    assert "| method | Small graphs | Large graphs and several nodes |" in table
+    assert "| heft | +100.0% (+100.0%) | -50.0% (-50.0%) |" in table
+    assert "| critical_path | +200.0% (+200.0%) | +50.0% (+50.0%) |" in table
 
 
 def test_zero_shot_results_are_told_in_one_sentence(make: ModuleType) -> None:
     methods = {"greedy": MethodResult(1.1, 0.1), "best_of_16": MethodResult(1.05, 0.1)}
     unseen = CaseResult("new", "uniform:3", 10, 3, methods, 1.0, 0.5)
-    text = " ".join(make.results_table(Report((case("won", 1.0, 2.0),), (unseen,))).split())
+    report = Report({"suite": (case("won", 1.0, 2.0),)}, (unseen,))
+    text = " ".join(make.results_table(report).split())
     assert "On 1 case whose graphs no training has seen" in text
     assert "best of 16 5.0%" in text
     assert "greedy 10.0%" in text
@@ -56,7 +77,11 @@ def test_zero_shot_results_are_told_in_one_sentence(make: ModuleType) -> None:
 
 def test_a_method_that_fits_nowhere_is_said_so(make: ModuleType) -> None:
     alone = CaseResult("big", "p100x4", 10, 4, {"doppler": MethodResult(1.0, 4.0)}, 1.0, 0.5)
-    assert "| does not fit | - | **1.000 s** |" in make.results_table(Report((alone,)))
+    table = make.results_table(Report({"suite": (alone,)}))
+    assert "| big | p100x4 | - | **1.000 s** | - | - | 1.000 s |" in table
+    both = case("both", 1.0, 2.0)
+    table = make.results_table(Report({"suite": (alone, both)}))
+    assert "| heft | +100.0% (+100.0%), does not fit in 1 |" in table
 
 
 def test_the_picture_is_of_a_case_that_the_policy_won(make: ModuleType) -> None:
@@ -116,14 +141,11 @@ def test_the_readme_shows_the_results_of_the_reports(make: ModuleType, tmp_path:
     if not folders:
         pytest.skip("there are no reports yet: 'make repro' makes them")
     shown = [
-        make.replaced(readme, "results", make.results_table(_report(folder)), "README.md") == readme
+        make.replaced(readme, "results", make.results_table(make.read_report(folder)), "README.md")
+        == readme
         for folder in folders
     ]
     assert any(shown), "the results in README.md are of other reports: run 'make docs'"
-
-
-def _report(folder: Path) -> Report:
-    return load_report(folder / "suite.json", folder / "zero_shot.json")
 
 
 def _complete(folder: Path) -> bool:
@@ -131,7 +153,7 @@ def _complete(folder: Path) -> bool:
 
 
 def _committed(folder: Path) -> Path:
-    for name in ("suite.json", "zero_shot.json"):
+    for name in (*(f"{suite}.json" for suite in SUITES), "zero_shot.json"):
         found = subprocess.run(
             ["git", "show", f"HEAD:reports/{name}"], cwd=ROOT, capture_output=True, check=False
         )

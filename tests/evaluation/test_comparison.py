@@ -10,7 +10,7 @@ from doppler.cluster.cluster import fully_connected
 from doppler.cores import cores
 from doppler.errors import MemoryLimitError, ParamsError, UnknownNameError
 from doppler.evaluation.comparison import compare
-from doppler.methods import HEURISTICS
+from doppler.methods import FRESH_SEED, HEURISTICS
 
 
 def tight(memory: float) -> Problem:
@@ -32,15 +32,42 @@ def test_every_result_is_that_of_the_placement_beside_it(problem) -> None:
         fifo = simulate(problem, placement, runtime="fifo").makespan
         assert result.extra["makespan_fifo_s"] == fifo
         assert result.makespan_s >= outcome.case.lower_bound_s * (1 - 1e-12)
-        assert result.jitter_std_s > 0
+        assert result.makespan_std_s > 0
+        assert result.expected_fifo_s > 0
+    assert outcome.case.judged_by == "expected_makespan_s"
+    assert outcome.case.jitter == 0.1
     assert outcome.case.best_known_s == min(r.makespan_s for r in outcome.case.methods.values())
 
 
-def test_jitter_is_that_of_the_seeds(problem) -> None:
-    result = compare(problem, ["heft"], budget=0, jitter=0.2, jitter_seeds=3)
-    placement = result.placements["heft"]
-    runs = [simulate(problem, placement, jitter=0.2, seed=seed).makespan for seed in range(3)]
-    assert result.case.methods["heft"].jitter_mean_s == pytest.approx(sum(runs) / 3)
+def test_what_is_expected_is_the_mean_over_fresh_seeds(problem) -> None:
+    outcome = compare(problem, ["heft"], budget=0, jitter=0.2, jitter_seeds=3)
+    result, placement = outcome.case.methods["heft"], outcome.placements["heft"]
+    seeds = range(FRESH_SEED, FRESH_SEED + 3)
+    for runtime, mean in (
+        ("priority", result.expected_makespan_s),
+        ("fifo", result.expected_fifo_s),
+    ):
+        runs = [
+            simulate(problem, placement, runtime=runtime, jitter=0.2, seed=seed).makespan
+            for seed in seeds
+        ]
+        assert mean == pytest.approx(sum(runs) / 3)
+
+
+def test_without_jitter_what_is_expected_is_the_makespan(problem) -> None:
+    case = compare(problem, ["heft", "round_robin"], budget=0, jitter=0.0).case
+    assert case.judged_by == "makespan_s"
+    for result in case.methods.values():
+        assert result.expected_makespan_s == result.makespan_s
+        assert result.makespan_std_s == 0
+
+
+def test_for_the_run_time_that_ignores_priorities(problem) -> None:
+    outcome = compare(problem, ["heft"], budget=0, runtime="fifo", jitter_seeds=2)
+    result = outcome.case.methods["heft"]
+    placement = outcome.placements["heft"]
+    assert result.makespan_s == simulate(problem, placement, runtime="fifo").makespan
+    assert result.expected_makespan_s == result.expected_fifo_s
 
 
 def test_a_better_makespan_known_from_elsewhere_counts(problem) -> None:
@@ -78,6 +105,8 @@ def test_a_budget_out_of_range_is_refused(problem) -> None:
 
 @pytest.mark.slow
 def test_the_learned_method_takes_a_policy(problem, policy) -> None:
-    case = compare(problem, ["doppler", "critical_path"], budget=0.3, policy=policy).case
+    methods = ["doppler", "critical_path"]
+    case = compare(problem, methods, budget=0.3, policy=policy, trained="none").case
+    assert case.trained == "none"
     assert case.methods["doppler"].extra["origin"]
     assert case.wins("doppler")

@@ -27,12 +27,14 @@ from doppler.evaluation.results import CaseResult, MethodResult, save_results
 NASTY = "</script><script>alert(1)</script>\"'&"
 
 
-def case(graph: str, cluster: str = "p100x4", **makespans: float) -> CaseResult:
+def case(
+    graph: str, cluster: str = "p100x4", trained: str | None = None, **makespans: float
+) -> CaseResult:
     methods = {
-        name: MethodResult(value, 0.5, value * 1.02, value * 0.01)
+        name: MethodResult(value, 0.5, value * 1.02, value * 0.01, value * 1.1)
         for name, value in makespans.items()
     }
-    return CaseResult(graph, cluster, 192, 4, methods, 1.0, 0.8)
+    return CaseResult(graph, cluster, 192, 4, methods, 1.0, 0.8, jitter=0.1, trained=trained)
 
 
 @pytest.fixture
@@ -45,11 +47,12 @@ def timeline() -> CaseTimeline:
 @pytest.fixture
 def report(timeline) -> Report:
     suite = (
-        case("ffnn", doppler=1.05, critical_path=2.0, heft=1.5),
-        case("chainmm", "uniform:4", doppler=1.2, critical_path=1.8, heft=1.1),
+        case("ffnn", trained="case", doppler=1.05, critical_path=2.0, heft=1.5),
+        case("chainmm", "uniform:4", trained="none", doppler=1.2, critical_path=1.8, heft=1.1),
     )
+    large = (case("deep", "v100_4x4", trained="none", doppler=1.1, heft=2.2),)
     zero_shot = (case("held_out", greedy=1.08, best_of_16=1.01),)
-    return Report(suite, zero_shot, timelines=(timeline,))
+    return Report({"suite": suite, "large": large}, zero_shot, timelines=(timeline,))
 
 
 def assert_self_contained(page: str) -> None:
@@ -64,7 +67,11 @@ def test_page_shows_every_case_and_method(report):
     assert_self_contained(page)
     for text in ("ffnn on p100x4", "chainmm on uniform:4", "held_out", "heft", "1.050 s"):
         assert text in page
-    assert page.count("<details") == 2
+    assert page.count("<details") == 3
+    assert "Large graphs and several nodes" in page
+    assert page.count("Expected at 10% jitter") == 2
+    assert page.count("Without jitter</h3>") == 2
+    assert page.count("The policy was trained on this case.") == 1
     assert page.count("Timeline of doppler") == 1
     assert 'href="#case-chainmm-uniform_4"' in page
     assert 'id="case-chainmm-uniform_4"' in page
@@ -72,31 +79,40 @@ def test_page_shows_every_case_and_method(report):
 
 
 def test_summary(report):
-    summary = summarize(report)
+    everything = summarize(report)
+    summary = everything["suites"]["suite"]
     assert summary["cases"] == 2
-    assert summary["wins"] == 1
+    assert summary["wins"] == summary["expected_wins"] == summary["expected_fifo_wins"] == 1
     assert summary["gap_closed"] == pytest.approx((0.95 + 0.75) / 2)
     assert summary["gap_closed_least"] == pytest.approx(0.75)
     assert summary["ratio_to_best"] == pytest.approx((1.05 * 1.2) ** 0.5)
-    assert summary["zero_shot"] == {
+    heft = summary["rivals"]["heft"]
+    assert heft["cases"] == 2
+    assert heft["makespan_s"] == pytest.approx((1.5 * 1.1 / (1.05 * 1.2)) ** 0.5)
+    assert heft["expected_makespan_s"] == pytest.approx(heft["makespan_s"])
+    assert everything["suites"]["large"]["rivals"]["heft"]["makespan_s"] == pytest.approx(2)
+    assert everything["trained"]["cases"] == 1
+    assert everything["held_out"]["cases"] == 2
+    assert everything["held_out"]["rivals"]["heft"]["cases"] == 2
+    assert everything["zero_shot"] == {
         "best_of_16": pytest.approx(1.01),
         "greedy": pytest.approx(1.08),
     }
     page = render_report(report)
-    assert "<strong>85.0%</strong>" in page
-    assert "<strong>1 / 2</strong>" in page
+    assert page.count("<strong>1 / 2</strong>") == 2, "the suite, and what was held out"
+    assert page.count("<strong>1 / 1</strong>") == 2
     assert "<strong>+8.0%</strong>" in page
 
 
 def test_page_without_results():
-    page = render_report(Report(()))
+    page = render_report(Report({"suite": ()}))
     assert_self_contained(page)
     assert "<table" not in page
-    assert summarize(Report(()))["gap_closed"] is None
+    assert summarize(Report({"suite": ()}))["suites"]["suite"]["gap_closed"] is None
 
 
 def test_page_of_methods_that_differ_from_case_to_case():
-    report = Report((case("a", heft=1.0), case("b", doppler=90.0, random=1.5)))
+    report = Report({"suite": (case("a", heft=1.0), case("b", doppler=90.0, random=1.5))})
     page = render_report(report)
     assert_self_contained(page)
     assert "90.00 s →" in page
@@ -110,10 +126,11 @@ def test_page_escapes_every_string(timeline, tmp_path):
     trace = simulate(Problem(graph, Cluster.uniform(1)), Placement([0])).trace
     path = tmp_path / "m.csv"
     path.write_text(f'step,"{NASTY.replace(chr(34), chr(34) * 2)}",a/<b>,a/<i>\n1,2,3,4\n')
-    nasty = CaseResult(NASTY, NASTY, 1, 1, {NASTY: MethodResult(1.0, 0.1)}, 1.0, 0.5)
+    methods = {NASTY: MethodResult(1.0, 0.1, extra={"origin": NASTY})}
+    nasty = CaseResult(NASTY, NASTY, 1, 1, methods, 1.0, 0.5)
     page = render_report(
         Report(
-            (nasty,),
+            {NASTY: (nasty,)},
             (nasty,),
             {NASTY: load_curves(path)},
             (CaseTimeline(NASTY, NASTY, NASTY, trace, graph),),
@@ -130,11 +147,13 @@ def test_files_say_the_same(report, tmp_path):
     names = [path.name for path in write_report(report, tmp_path)]
     assert names == ["index.html", "report.json", "report.csv"]
     data = json.loads((tmp_path / "report.json").read_text())
-    assert data["suite"] == [one.to_json() for one in report.suite]
+    for name, suite in report.suites.items():
+        assert data[name] == [one.to_json() for one in suite]
     assert data["zero_shot"] == [one.to_json() for one in report.zero_shot]
     assert data["summary"] == summarize(report)
     rows = list(csv.DictReader(io.StringIO((tmp_path / "report.csv").read_text())))
-    assert len(rows) == 8
+    assert len(rows) == 10
+    assert {r["set"] for r in rows} == {"suite", "large", "zero_shot"}
     row = next(r for r in rows if r["graph"] == "chainmm" and r["method"] == "heft")
     assert row["set"] == "suite"
     assert float(row["makespan_s"]) == 1.1
@@ -143,18 +162,20 @@ def test_files_say_the_same(report, tmp_path):
 
 
 def test_report_comes_from_plain_files(report, timeline, tmp_path):
-    save_results(report.suite, tmp_path / "suite.json")
+    files = {name: tmp_path / f"{name}.json" for name in report.suites}
+    for name, suite in report.suites.items():
+        save_results(suite, files[name])
     save_results(report.zero_shot, tmp_path / "zero_shot.json")
     (tmp_path / "m.csv").write_text("step,loss\n0,1.0\n1,0.5\n")
     path = save_timeline(timeline, tmp_path / "timelines")
     assert path.name == "ffnn-p100x4.json"
     again = load_report(
-        tmp_path / "suite.json",
+        files,
         tmp_path / "zero_shot.json",
         {"imitation": tmp_path / "m.csv"},
         tmp_path / "timelines",
     )
-    assert again.suite == report.suite
+    assert again.suites == report.suites
     assert again.zero_shot == report.zero_shot
     assert [curve.name for curve in again.curves["imitation"]] == ["loss"]
     (kept,) = again.timelines
@@ -172,10 +193,10 @@ def test_refuses_a_timeline_of_no_case(timeline, tmp_path):
     path.write_text(json.dumps(document))
     save_results([], tmp_path / "suite.json")
     with pytest.raises(DopplerError, match="does not say which case"):
-        load_report(tmp_path / "suite.json", timelines=tmp_path / "timelines")
+        load_report({"suite": tmp_path / "suite.json"}, timelines=tmp_path / "timelines")
     path.write_text("{")
     with pytest.raises(DopplerError, match="is not JSON"):
-        load_report(tmp_path / "suite.json", timelines=tmp_path / "timelines")
+        load_report({"suite": tmp_path / "suite.json"}, timelines=tmp_path / "timelines")
 
 
 def test_curves_skip_gaps_and_words(tmp_path):
@@ -220,5 +241,7 @@ def test_long_curves_are_thinned(tmp_path):
 
 def test_report_of_a_large_suite_stays_small():
     makespans = {f"method{i}": 1.0 + i / 10 for i in range(12)}
-    page = render_report(Report(tuple(case(f"graph{i}", **makespans) for i in range(60))))
+    page = render_report(
+        Report({"suite": tuple(case(f"graph{i}", **makespans) for i in range(60))})
+    )
     assert len(page) < 2_000_000

@@ -22,7 +22,7 @@ def test_file_has_the_form_that_others_read(tmp_path):
         "p100x4",
         192,
         4,
-        {"doppler": MethodResult(1.5, 10.0, 1.6, 0.1, {"how": "greedy", "episodes": 3})},
+        {"doppler": MethodResult(1.5, 10.0, 1.6, 0.1, 1.7, {"how": "greedy", "episodes": 3})},
         1.25,
         1.0,
     )
@@ -37,8 +37,9 @@ def test_file_has_the_form_that_others_read(tmp_path):
                 "doppler": {
                     "makespan_s": 1.5,
                     "seconds": 10.0,
-                    "jitter_mean_s": 1.6,
-                    "jitter_std_s": 0.1,
+                    "expected_makespan_s": 1.6,
+                    "makespan_std_s": 0.1,
+                    "expected_fifo_s": 1.7,
                     "how": "greedy",
                     "episodes": 3,
                 }
@@ -50,11 +51,44 @@ def test_file_has_the_form_that_others_read(tmp_path):
     assert load_results(path) == (one,)
 
 
-def test_cores_are_kept_where_they_are_known(tmp_path):
-    one = replace(case(doppler=1.0), cores=1)
-    assert one.to_json()["cores"] == 1
+def test_what_is_known_of_a_case_is_kept(tmp_path):
+    known = {"cores": 1, "jitter": 0.1, "trained": "graph"}
+    one = replace(case(doppler=1.0), **known)
+    assert known.items() <= one.to_json().items()
     assert load_results(save_results([one], tmp_path / "suite.json")) == (one,)
-    assert "cores" not in case(doppler=1.0).to_json()
+    assert not known.keys() & case(doppler=1.0).to_json().keys()
+
+
+def noisy(jitter: float, **makespans: tuple[float, float]) -> CaseResult:
+    methods = {name: MethodResult(a, 0.5, b, 0.0, 2 * b) for name, (a, b) in makespans.items()}
+    return CaseResult("ffnn", "p100x4", 192, 4, methods, 1.0, 0.9, jitter=jitter)
+
+
+def test_where_durations_vary_what_is_expected_decides():
+    one = noisy(0.1, doppler=(1.2, 1.3), heft=(1.1, 1.6))
+    assert one.judged_by == "expected_makespan_s"
+    assert one.winner == "doppler"
+    assert one.ranked() == ["doppler", "heft"]
+    assert one.ranked("makespan_s") == ["heft", "doppler"]
+    assert one.best_other("doppler", "makespan_s") == "heft"
+    assert one.ratio("heft", "expected_makespan_s") == pytest.approx(1.6 / 1.3)
+    assert one.ratio("heft") == 1.1
+    assert one.wins("doppler", "expected_makespan_s")
+    assert one.wins("doppler", "expected_fifo_s")
+    assert not one.wins("doppler")
+    assert one.best("makespan_s") == 1.0
+    assert one.best("expected_makespan_s") == 1.3
+
+
+def test_without_jitter_or_where_a_figure_is_missing_the_makespan_decides():
+    assert noisy(0.0, doppler=(1.2, 1.3), heft=(1.1, 1.6)).winner == "heft"
+    one = noisy(0.1, doppler=(1.2, 1.3), heft=(1.1, 1.6))
+    one = replace(one, methods={**one.methods, "random": MethodResult(9.0, 0.1)})
+    assert one.winner == "heft"
+    assert not one.has("random", "expected_makespan_s")
+    assert one.best_other("heft", "expected_makespan_s") == "doppler"
+    assert case(doppler=1.0).best_other("doppler", "makespan_s") is None
+    assert case(doppler=1.0).best("expected_makespan_s") is None
 
 
 def test_ratios_and_shares():
@@ -93,6 +127,8 @@ def test_wins_within_the_tolerance():
         (lambda e: e.update(ops=0), "ops is 0, must be a whole number >= 1"),
         (lambda e: e.update(devices=1.5), "devices is 1.5, must be a whole number"),
         (lambda e: e.update(cores=0), "cores is 0, must be a whole number >= 1"),
+        (lambda e: e.update(jitter=-1), "jitter is -1, must be a finite number >= 0"),
+        (lambda e: e.update(trained="yes"), "trained is 'yes', must be one of case, graph, none"),
         (lambda e: e.update(graph=3), "graph is 3, must be a string"),
         (lambda e: e.update(methods={}), "methods is empty"),
         (lambda e: e.update(methods=[]), "methods is .., must be an object"),

@@ -67,6 +67,8 @@ def small(values: dict) -> dict:
         "small": graph,
         "smaller": {**graph, "tiles": {"m": 2, "k": 1, "n": 1, "p": 1, "q": 1}},
         "held_out": {**graph, "tiles": 2},
+        "large": {**graph, "tiles": 3},
+        "grid": {"workload": "lstm_grid", "sizes": {"steps": 3, "layers": 2}, "tiles": {}},
     }
     values["training"] = [{"graphs": ["small", "smaller"], "clusters": ["uniform:2"]}]
     values["traces"]["count"] = 2
@@ -74,9 +76,11 @@ def small(values: dict) -> dict:
     values["imitate"].update(updates=2, log_every=1)
     values["reinforce"].update(updates=3, episodes=4, log_every=1)
     values["evaluate"].update(
-        suite=[{"graphs": ["small"], "clusters": ["p100x4"]}],
+        suite={"budget": 0.01, "cases": [{"graphs": ["small"], "clusters": ["p100x4"]}]},
+        large={"budget": 0.01, "cases": [{"graphs": ["large"], "clusters": ["v100_2x4"]}]},
+        operators={"budget": 0.01, "cases": [{"graphs": ["grid"], "clusters": ["uniform:2"]}]},
         zero_shot=[{"graphs": ["held_out"], "clusters": ["uniform:3"]}],
-        budget=0.01,
+        search=0.01,
         samples=2,
         jitter_seeds=2,
     )

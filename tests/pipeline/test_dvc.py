@@ -37,7 +37,7 @@ def test_artifacts_are_kept_by_dvc_and_reports_by_git(reproduced) -> None:
     tracked = reproduced.run("git", "ls-files").stdout.split()
     assert "dvc.lock" in tracked
     assert not [name for name in tracked if name.startswith(("data/graphs/", "models/policy"))]
-    for name in ("imitate.json", "reinforce.json", "reinforce.csv", "suite.json", "index.html"):
+    for name in ("imitate.json", "reinforce.json", "reinforce.csv", "large.json", "index.html"):
         assert f"reports/{name}" in tracked
     for name in ("index.html", "metrics.json", "report.csv", "suite.json", "zero_shot.json"):
         assert f"reports/{name}" in tracked
@@ -50,9 +50,10 @@ def test_metrics_and_plots_are_shown(reproduced) -> None:
     shown = json.loads(reproduced.dvc("metrics", "show", "--json"))[""]["data"]
     assert shown["reports/imitate.json"]["data"]["place_loss"] > 0
     assert shown["reports/reinforce.json"]["data"]["incumbents_to_bound"] >= 1
-    assert shown["reports/metrics.json"]["data"]["cases"] == 1
+    for suite in ("suite", "large", "operators"):
+        assert shown["reports/metrics.json"]["data"][f"{suite}.cases"] == 1
+    assert shown["reports/metrics.json"]["data"]["held_out.cases"] == 2
     assert shown["reports/metrics.json"]["data"]["zero_shot.greedy"] >= 1
-    assert shown["reports/metrics.json"]["data"]["cases"] == 1
     reproduced.dvc("plots", "show", "--out", "plots")
     page = (reproduced.path / "plots/index.html").read_text()
     shutil.rmtree(reproduced.path / "plots")
@@ -107,6 +108,10 @@ def test_the_report_holds_every_method_on_the_suite_and_the_graphs_held_out(repr
     (case,) = json.loads((reproduced.path / "reports/suite.json").read_text())
     assert (case["graph"], case["cluster"], case["devices"]) == ("small", "p100x4", 4)
     assert set(case["methods"]) == set(METHODS)
+    assert (case["jitter"], case["trained"]) == (0.1, "graph")
+    for name, graph in (("large", "large"), ("operators", "grid")):
+        (other,) = json.loads((reproduced.path / f"reports/{name}.json").read_text())
+        assert (other["graph"], other["trained"]) == (graph, "none")
     assert case["cores"] == (1 if sys.platform == "linux" else cores())
     (unseen,) = json.loads((reproduced.path / "reports/zero_shot.json").read_text())
     assert (unseen["graph"], set(unseen["methods"])) == ("held_out", {"greedy", "best_of_2"})

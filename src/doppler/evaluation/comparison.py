@@ -7,22 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from doppler.cores import cores
 from doppler.errors import MemoryLimitError, UnknownNameError
 from doppler.evaluation.results import CaseResult, MethodResult
 from doppler.heuristics import Solution
-from doppler.methods import LEARNED, METHODS, PRETRAINED, solve
+from doppler.methods import FRESH_SEED, LEARNED, METHODS, PRETRAINED, solve
 from doppler.placement import Placement
 from doppler.problem import Problem
-from doppler.simulator import simulate, simulate_many
+from doppler.simulator import DEFAULT_JITTER, simulate, spread
 
 if TYPE_CHECKING:
     from doppler.policy.network import DualPolicy
 
-JITTER = 0.1
-JITTER_SEEDS = 16
+JITTER_SEEDS = 64
 Say = Callable[[str], None]
 
 
@@ -52,9 +49,11 @@ def compare(
     budget: float,
     seed: int = 0,
     policy: str | Path | DualPolicy = PRETRAINED,
-    jitter: float = JITTER,
+    runtime: str = "priority",
+    jitter: float = DEFAULT_JITTER,
     jitter_seeds: int = JITTER_SEEDS,
     best_known: float | None = None,
+    trained: str | None = None,
     graph: str | None = None,
     cluster: str | None = None,
     say: Say = lambda _: None,
@@ -75,12 +74,17 @@ def compare(
     seed : int
     policy : str, path or DualPolicy
         Of the learned method.
+    runtime : {"priority", "fifo"}
+        The run-time that the placements are for.
     jitter : float
-        Standard deviation of the logarithm of each duration in the runs that give mean and spread.
+        Standard deviation of the logarithm of every duration at run time: what the learned method
+        plans for, and what the runs vary by that give mean and spread.
     jitter_seeds : int
-        How many such runs of each placement.
+        How many such runs of each placement, of seeds that no method has seen.
     best_known : float, optional
         Smallest makespan known from elsewhere, seconds.
+    trained : str, optional
+        How much the policy has seen of the case, see :data:`doppler.evaluation.results.TRAINED`.
     graph, cluster : str, optional
         Names for the result; by default their own.
     say : callable
@@ -112,26 +116,41 @@ def compare(
     for name in dict.fromkeys(methods):
         say(name)
         try:
-            solution = solve(problem, name, policy=policy, budget=budget, seed=seed)
+            solution = solve(
+                problem,
+                name,
+                policy=policy,
+                budget=budget,
+                seed=seed,
+                runtime=runtime,
+                jitter=jitter,
+            )
         except MemoryLimitError as error:
             failures[name] = str(error)
             continue
-        results[name] = measure(problem, solution, jitter, jitter_seeds)
+        results[name] = measure(problem, solution, jitter, jitter_seeds, runtime)
         placements[name] = solution.placement
     if not results:
         raise MemoryLimitError(next(iter(failures.values()), "no method to compare"))
-    return Comparison(
-        as_case(problem, results, best_known=best_known, graph=graph, cluster=cluster),
-        placements,
-        failures,
+    case = as_case(
+        problem,
+        results,
+        jitter=jitter,
+        best_known=best_known,
+        trained=trained,
+        graph=graph,
+        cluster=cluster,
     )
+    return Comparison(case, placements, failures)
 
 
 def as_case(
     problem: Problem,
     results: Mapping[str, MethodResult],
     *,
+    jitter: float | None = None,
     best_known: float | None = None,
+    trained: str | None = None,
     graph: str | None = None,
     cluster: str | None = None,
 ) -> CaseResult:
@@ -146,14 +165,17 @@ def as_case(
         best_known_s=best if best_known is None else min(best, best_known),
         lower_bound_s=problem.lower_bound,
         cores=cores(),
+        jitter=jitter,
+        trained=trained,
     )
 
 
 def measure(
     problem: Problem,
     solution: Solution,
-    jitter: float = JITTER,
+    jitter: float = DEFAULT_JITTER,
     jitter_seeds: int = JITTER_SEEDS,
+    runtime: str = "priority",
 ) -> MethodResult:
     """Say what a solution is worth, also when durations vary or priorities are ignored.
 
@@ -161,22 +183,21 @@ def measure(
     ----------
     problem : Problem
     solution : Solution
-    jitter, jitter_seeds
+    jitter, jitter_seeds, runtime
         As for :func:`compare`. Every solution of a problem meets the same seeds.
     """
     placement = solution.placement
-    devices = np.tile(placement.devices, (jitter_seeds, 1))
-    priority = placement.priority
-    ranks = None if priority is None else np.tile(priority, (jitter_seeds, 1))
-    makespans = simulate_many(problem, devices, ranks, jitter=jitter, seeds=range(jitter_seeds))
-    # Of shares of the longest, since the squares of huge seconds are beyond all numbers.
-    longest = float(makespans.max()) or 1.0
-    shares = makespans / longest
+    seeds = range(FRESH_SEED, FRESH_SEED + jitter_seeds)
+    expected = {
+        each: spread(problem, placement, runtime=each, jitter=jitter, seeds=seeds)
+        for each in {runtime, "fifo"}
+    }
     return MethodResult(
         makespan_s=solution.makespan,
         seconds=solution.seconds,
-        jitter_mean_s=float(shares.mean()) * longest,
-        jitter_std_s=float(shares.std()) * longest,
+        expected_makespan_s=expected[runtime].mean,
+        makespan_std_s=expected[runtime].std,
+        expected_fifo_s=expected["fifo"].mean,
         extra={
             "makespan_fifo_s": simulate(problem, placement, runtime="fifo").makespan,
             "evaluations": solution.evaluations,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from doppler.evaluation.report import BASELINE, METHOD, Report, summarize
-from doppler.evaluation.results import CaseResult
+from doppler.evaluation.results import EXPECTED, CaseResult
 
 
 def flat_metrics(report: Report) -> dict[str, float]:
@@ -18,22 +18,33 @@ def flat_metrics(report: Report) -> dict[str, float]:
     Returns
     -------
     dict of str to float
-        ``cases`` and ``wins`` of the suite; ``gap_closed``, ``gap_closed_least`` and
-        ``gap_closed_pooled``, the share of the distance from the baseline to the best known that
-        the method closes: mean of the cases, least, and pooled, so that a case counts by how far
-        the baseline is from the best known, in multiples of that; ``ratio_to_best`` over the
-        suite; and ``zero_shot.METHOD``, the same ratio on the graphs that were held out. Ratios
-        are geometric means.
+        For each suite, and for the cases ``trained`` on and ``held_out`` of all suites, under
+        ``NAME.``: ``cases``, ``wins``, ``expected_wins`` and ``expected_fifo_wins``;
+        ``ratio_to_best``; ``gap_closed``, ``gap_closed_least`` and ``gap_closed_pooled``, the share
+        of the distance from the baseline to the best known that the method closes: mean of the
+        cases, least, and pooled, so that a case counts by how far the baseline is from the best
+        known, in multiples of that; and ``over.RIVAL``, the expected makespan of each rival over
+        the method's. ``zero_shot.METHOD``: the ratio to the best known on the graphs that were
+        held out. Ratios are geometric means.
     """
     summary = summarize(report)
-    figures = {
-        **{
-            name: summary[name]
-            for name in ("cases", "wins", "gap_closed", "gap_closed_least", "ratio_to_best")
-        },
-        "gap_closed_pooled": _pooled(report.suite),
-        **{f"zero_shot.{name}": ratio for name, ratio in summary["zero_shot"].items()},
+    groups = {
+        **summary["suites"],
+        "trained": summary["trained"],
+        "held_out": summary["held_out"],
     }
+    figures: dict[str, float | None] = {}
+    for group, own in groups.items():
+        if not own["cases"]:
+            continue
+        for name, value in own.items():
+            if name != "rivals":
+                figures[f"{group}.{name}"] = value
+        if group in report.suites:
+            figures[f"{group}.gap_closed_pooled"] = _pooled(report.suites[group])
+        for rival, ratios in own["rivals"].items():
+            figures[f"{group}.over.{rival}"] = ratios[EXPECTED]
+    figures |= {f"zero_shot.{name}": ratio for name, ratio in summary["zero_shot"].items()}
     return {name: value for name, value in figures.items() if value is not None}
 
 

@@ -15,7 +15,13 @@ from typing import Any
 
 from doppler.errors import DopplerError
 from doppler.evaluation.curves import Curve, curves_svg, group_curves, load_curves
-from doppler.evaluation.results import CaseResult, load_results
+from doppler.evaluation.results import (
+    EXPECTED,
+    EXPECTED_FIFO,
+    MAKESPAN,
+    CaseResult,
+    load_results,
+)
 from doppler.files import read_text, write_atomic
 from doppler.trace import Trace
 from doppler.viewer.chrome import from_chrome, to_chrome
@@ -27,6 +33,12 @@ from doppler.viewer.units import count_of, format_percent, format_seconds
 
 #: The method that the report is about, and the one that it is measured from.
 METHOD, BASELINE = "doppler", "critical_path"
+#: Suites of cases in the order of the report, and what people read above them.
+SUITES = {
+    "suite": "Small graphs",
+    "large": "Large graphs and several nodes",
+    "operators": "Irregular graphs",
+}
 _MOST_CHARTS = 12
 # Axis of ratios to the best known: beyond it a bar or a dot stands at the edge.
 _WORST_RATIO = 3.0
@@ -58,8 +70,10 @@ class Report:
 
     Attributes
     ----------
-    suite, zero_shot : tuple of CaseResult
-        Every method on every graph and cluster; and the policy on graphs that it never saw.
+    suites : mapping of str to tuple of CaseResult
+        Every method on the cases of each suite, by the names of :data:`SUITES`.
+    zero_shot : tuple of CaseResult
+        The policy alone on graphs that it never saw.
     curves : mapping of str to tuple of Curve
         Metrics by training stage.
     timelines : tuple of CaseTimeline
@@ -67,15 +81,20 @@ class Report:
     title : str
     """
 
-    suite: tuple[CaseResult, ...]
+    suites: Mapping[str, tuple[CaseResult, ...]]
     zero_shot: tuple[CaseResult, ...] = ()
     curves: Mapping[str, tuple[Curve, ...]] = field(default_factory=dict)
     timelines: tuple[CaseTimeline, ...] = ()
     title: str = "Doppler: placements compared"
 
+    @property
+    def cases(self) -> tuple[CaseResult, ...]:
+        """All cases on which methods are compared, suite by suite."""
+        return tuple(case for suite in self.suites.values() for case in suite)
+
 
 def load_report(
-    suite: str | os.PathLike[str],
+    suites: Mapping[str, str | os.PathLike[str]],
     zero_shot: str | os.PathLike[str] | None = None,
     curves: Mapping[str, str | os.PathLike[str]] | None = None,
     timelines: str | os.PathLike[str] | None = None,
@@ -84,8 +103,10 @@ def load_report(
 
     Parameters
     ----------
-    suite, zero_shot : path-like
-        JSON files of results.
+    suites : mapping of str to path-like
+        JSON file of results of each suite.
+    zero_shot : path-like
+        JSON file of results.
     curves : mapping of str to path-like
         CSV file of metrics of each training stage.
     timelines : path-like
@@ -99,7 +120,7 @@ def load_report(
     folder = None if timelines is None else Path(timelines)
     files = [] if folder is None else sorted(folder.glob("*.json"))
     return Report(
-        suite=load_results(suite),
+        suites={name: load_results(path) for name, path in suites.items()},
         zero_shot=() if zero_shot is None else load_results(zero_shot),
         curves={stage: load_curves(path) for stage, path in (curves or {}).items()},
         timelines=tuple(_load_timeline(path) for path in files),
@@ -137,7 +158,7 @@ def write_report(report: Report, folder: str | os.PathLike[str]) -> list[Path]:
     page = render_report(report)
     data = {
         "summary": summarize(report),
-        "suite": [case.to_json() for case in report.suite],
+        **{name: [case.to_json() for case in suite] for name, suite in report.suites.items()},
         "zero_shot": [case.to_json() for case in report.zero_shot],
     }
     where = Path(folder)
@@ -154,27 +175,109 @@ def summarize(report: Report, method: str = METHOD, baseline: str = BASELINE) ->
     Returns
     -------
     dict
-        ``cases``; ``wins``, cases in which the method is at or below every other within 0.2 %;
-        ``gap_closed``, mean share of the distance from the baseline to the best known, and
-        ``gap_closed_least``; ``ratio_to_best``, geometric mean over the suite; and
-        ``zero_shot``, the same mean for each method on the graphs that were held out. None where
-        nothing tells.
+        ``method``, ``baseline``; ``suites``, for each suite, and ``trained`` and ``held_out``, for
+        the cases whose graphs the policy has seen in training and the others of all suites, what
+        :func:`summarize_cases` says; and ``zero_shot``, the geometric mean over the best known of
+        each method on the graphs that were held out.
     """
-    closed = [
-        share for case in report.suite if (share := case.closed(method, baseline)) is not None
-    ]
+    marked = [case for case in report.cases if case.trained is not None]
     return {
         "method": method,
         "baseline": baseline,
-        "cases": len(report.suite),
-        "wins": sum(case.wins(method) for case in report.suite),
-        "gap_closed": sum(closed) / len(closed) if closed else None,
-        "gap_closed_least": min(closed, default=None),
-        "ratio_to_best": _mean_ratio(report.suite, method),
+        "suites": {
+            name: summarize_cases(suite, method, baseline) for name, suite in report.suites.items()
+        },
+        "trained": summarize_cases(
+            [case for case in marked if case.trained != "none"], method, baseline
+        ),
+        "held_out": summarize_cases(
+            [case for case in marked if case.trained == "none"], method, baseline
+        ),
         "zero_shot": {
-            name: _mean_ratio(report.zero_shot, name) for name in _methods(report.zero_shot)
+            name: mean_ratio(report.zero_shot, name) for name in methods_of(report.zero_shot)
         },
     }
+
+
+def summarize_cases(
+    cases: Sequence[CaseResult], method: str = METHOD, baseline: str = BASELINE
+) -> dict[str, Any]:
+    """Sum up some cases in a few figures.
+
+    Returns
+    -------
+    dict
+        ``cases``; ``wins``, ``expected_wins`` and ``expected_fifo_wins``, those in which the method
+        is at or below every other within 0.2 %: without jitter, under jitter, and under jitter
+        where the first ready op runs first; ``gap_closed``, mean share of the distance from the
+        baseline to the best known, and ``gap_closed_least``; ``ratio_to_best``, geometric mean over
+        the best known; and ``rivals``: for each other method the geometric mean of its makespan
+        over the method's, ``makespan_s``, ``expected_makespan_s`` and ``expected_fifo_s``, on the
+        ``cases`` that both can place. None where nothing tells.
+    """
+    closed = [share for case in cases if (share := case.closed(method, baseline)) is not None]
+    return {
+        "cases": len(cases),
+        "wins": sum(case.wins(method) for case in cases),
+        "expected_wins": _wins(cases, method, EXPECTED),
+        "expected_fifo_wins": _wins(cases, method, EXPECTED_FIFO),
+        "gap_closed": sum(closed) / len(closed) if closed else None,
+        "gap_closed_least": min(closed, default=None),
+        "ratio_to_best": mean_ratio(cases, method),
+        "rivals": {
+            name: {
+                "cases": sum(case.has(name, MAKESPAN) for case in cases),
+                **{
+                    column: _over(cases, name, method, column)
+                    for column in (MAKESPAN, EXPECTED, EXPECTED_FIFO)
+                },
+            }
+            for name in methods_of(cases)
+            if name != method
+        },
+    }
+
+
+def methods_of(cases: Sequence[CaseResult]) -> list[str]:
+    """Every method, the one of the report first, the others from the best to the worst."""
+    found = list(dict.fromkeys(name for case in cases for name in case.methods))
+    column = EXPECTED if _all_expected(cases) else MAKESPAN
+    return sorted(
+        found, key=lambda name: (name != METHOD, mean_ratio(cases, name, column) or math.inf)
+    )
+
+
+def mean_ratio(cases: Iterable[CaseResult], method: str, column: str = MAKESPAN) -> float | None:
+    """Geometric mean of a method's figure over the best one, of the cases that it can place."""
+    return _mean([case.ratio(method, column) for case in cases if case.has(method, column)])
+
+
+def _over(cases: Iterable[CaseResult], rival: str, method: str, column: str) -> float | None:
+    """Geometric mean of a rival's figure over a method's; above 1 the method is better."""
+    return _mean(
+        [
+            case.ratio(rival, column) / case.ratio(method, column)
+            for case in cases
+            if case.has(rival, column)
+            and case.has(method, column)
+            and math.isfinite(case.ratio(rival, column))
+            and math.isfinite(case.ratio(method, column))
+        ]
+    )
+
+
+def _mean(ratios: Sequence[float]) -> float | None:
+    finite = [ratio for ratio in ratios if math.isfinite(ratio)]
+    return math.exp(sum(map(math.log, finite)) / len(finite)) if finite else None
+
+
+def _wins(cases: Sequence[CaseResult], method: str, column: str) -> int | None:
+    told = [case for case in cases if case.best(column) is not None]
+    return sum(case.wins(method, column) for case in told) if told else None
+
+
+def _all_expected(cases: Sequence[CaseResult]) -> bool:
+    return bool(cases) and all(case.judged_by == EXPECTED for case in cases)
 
 
 def render_report(report: Report) -> str:
@@ -194,11 +297,13 @@ def render_report(report: Report) -> str:
         "report.html",
         title=report.title,
         subtitle=_subtitle(report),
-        cards=_cards(summarize(report)),
-        ranking=_ranking(report.suite),
-        suite=_matrix(report.suite, anchors=True),
-        cases=[_case(case, report.timelines) for case in report.suite],
-        zero_shot=_matrix(report.zero_shot, anchors=False),
+        cards=_cards(report),
+        suites=[
+            _suite(SUITES.get(name, name), suite, report.timelines)
+            for name, suite in report.suites.items()
+            if suite
+        ],
+        zero_shot=_matrix(report.zero_shot, MAKESPAN, anchors=False),
         stages=[_stage(name, curves) for name, curves in report.curves.items() if curves],
         method=METHOD,
         baseline=BASELINE,
@@ -218,26 +323,14 @@ def _load_timeline(path: Path) -> CaseTimeline:
     return CaseTimeline(graph, cluster, method, trace, labels)
 
 
-def _methods(cases: Iterable[CaseResult]) -> list[str]:
-    """Every method, the one of the report first, the others from the best to the worst."""
-    found = list(dict.fromkeys(name for case in cases for name in case.methods))
-    kept = list(cases)
-    return sorted(found, key=lambda name: (name != METHOD, _mean_ratio(kept, name) or math.inf))
-
-
-def _mean_ratio(cases: Iterable[CaseResult], method: str) -> float | None:
-    logs = [math.log(case.ratio(method)) for case in cases if method in case.methods]
-    return math.exp(sum(logs) / len(logs)) if logs else None
-
-
 def _subtitle(report: Report) -> str:
-    graphs = len({case.graph for case in report.suite})
-    clusters = len({case.cluster for case in report.suite})
-    methods = len(_methods(report.suite))
+    graphs = len({case.graph for case in report.cases})
+    clusters = len({case.cluster for case in report.cases})
+    methods = len(methods_of(report.cases))
     return (
         f"{count_of(graphs, 'graph')} on {count_of(clusters, 'cluster')}, "
         f"{count_of(methods, 'method')}, simulated"
-        + "".join(f", time spent is of {count_of(n, 'core')}" for n in _cores(report.suite))
+        + "".join(f", time spent is of {count_of(n, 'core')}" for n in _cores(report.cases))
     )
 
 
@@ -247,39 +340,66 @@ def _cores(cases: Iterable[CaseResult]) -> list[int]:
     return [n for n in found if n is not None] if len(found) == 1 else []
 
 
-def _cards(summary: Mapping[str, Any]) -> list[dict[str, str]]:
-    def over(ratio: float | None) -> str:
-        return "-" if ratio is None else f"+{format_percent(ratio - 1)}"
-
-    method, baseline = summary["method"], summary["baseline"]
-    closed, least = summary["gap_closed"], summary["gap_closed_least"]
-    cards = [
-        {
-            "value": "-" if closed is None else format_percent(closed),
-            "name": "of the gap closed",
-            "note": f"from {baseline} to the best known, mean over the suite"
-            + ("" if least is None else f"; least {format_percent(least)}"),
-        },
-        {
-            "value": f"{summary['wins']} / {summary['cases']}",
-            "name": "cases won",
-            "note": f"{method} at or below every other method, within 0.2%",
-        },
-        {
-            "value": over(summary["ratio_to_best"]),
-            "name": "over the best known",
-            "note": f"{method}, geometric mean over the suite",
-        },
-    ]
-    cards += [
-        {
-            "value": over(ratio),
-            "name": f"zero-shot, {name.replace('_', ' ')}",
-            "note": "over the best known on graphs held out of training, geometric mean",
-        }
-        for name, ratio in list(summary["zero_shot"].items())[:2]
-    ]
+def _cards(report: Report) -> list[dict[str, str]]:
+    cards = []
+    for name, suite in report.suites.items():
+        if suite:
+            cards.append(_card(SUITES.get(name, name), suite))
+    for label, seen in (("Trained on", True), ("Held out of training", False)):
+        cases = [c for c in report.cases if c.trained is not None and (c.trained != "none") == seen]
+        if cases:
+            cards.append(_card(label, cases))
+    for name in methods_of(report.zero_shot)[:2]:
+        ratio = mean_ratio(report.zero_shot, name)
+        cards.append(
+            {
+                "value": "-" if ratio is None else f"+{format_percent(ratio - 1)}",
+                "name": f"zero-shot, {name.replace('_', ' ')}",
+                "note": "over the best known on graphs held out of training, geometric mean",
+            }
+        )
     return cards
+
+
+def _card(label: str, cases: Sequence[CaseResult]) -> dict[str, str]:
+    """Wins, and the strongest rival: the one that is nearest on geometric mean."""
+    summary = summarize_cases(cases)
+    column = EXPECTED if _all_expected(cases) else MAKESPAN
+    wins = summary["expected_wins"] if column == EXPECTED else summary["wins"]
+    rivals = {
+        name: rival[column]
+        for name, rival in summary["rivals"].items()
+        if rival[column] is not None
+    }
+    note = f"cases in which {METHOD} is at or below every other method, within 0.2%"
+    if column == EXPECTED:
+        note += ", under jitter"
+    if rivals:
+        nearest = min(rivals, key=lambda name: rivals[name])
+        share = rivals[nearest] - 1
+        note += (
+            f"; {nearest} is {format_percent(abs(share))} {'above' if share >= 0 else 'below'} it"
+        )
+    return {"value": f"{wins} / {summary['cases']}", "name": label, "note": note}
+
+
+def _suite(
+    title: str, cases: Sequence[CaseResult], timelines: Sequence[CaseTimeline]
+) -> dict[str, Any]:
+    noisy = _all_expected(cases)
+    return {
+        "title": title,
+        "jitter": _jitter_text(cases) if noisy else None,
+        "ranking": _ranking(cases, EXPECTED if noisy else MAKESPAN),
+        "expected": _matrix(cases, EXPECTED, anchors=True) if noisy else None,
+        "makespan": _matrix(cases, MAKESPAN, anchors=not noisy),
+        "cases": [_case(case, timelines) for case in cases],
+    }
+
+
+def _jitter_text(cases: Sequence[CaseResult]) -> str:
+    found = sorted({case.jitter for case in cases if case.jitter})
+    return ", ".join(format_percent(jitter, 0) for jitter in found) + " jitter"
 
 
 def _across(ratio: float) -> float:
@@ -287,49 +407,55 @@ def _across(ratio: float) -> float:
     return 100 * min(1.0, math.log(max(1.0, ratio)) / math.log(_WORST_RATIO))
 
 
-def _ranking(cases: Sequence[CaseResult]) -> list[dict[str, Any]]:
+def _ranking(cases: Sequence[CaseResult], column: str) -> list[dict[str, Any]]:
     rows = []
-    for name in _methods(cases):
-        own = [case for case in cases if name in case.methods]
+    for name in methods_of(cases):
+        own = [case for case in cases if case.has(name, column)]
         closed = [share for case in own if (share := case.closed(name, BASELINE)) is not None]
         seconds = sum(case.methods[name].seconds for case in own) / len(own)
-        ratio = _mean_ratio(own, name) or 1.0
+        means = {each: mean_ratio(own, name, each) for each in (MAKESPAN, EXPECTED, EXPECTED_FIFO)}
         mean_closed = sum(closed) / len(closed) if closed else None
         rows.append(
             {
                 "name": name,
-                "ratio": ratio,
-                "over": f"+{format_percent(ratio - 1)}",
+                "means": [
+                    {
+                        "value": "" if mean is None else mean,
+                        "text": "-" if mean is None else f"+{format_percent(mean - 1)}",
+                    }
+                    for mean in means.values()
+                ],
                 "closed": mean_closed,
                 "closed_text": "-" if mean_closed is None else format_percent(mean_closed),
-                "wins": sum(case.wins(name) for case in own),
+                "wins": sum(case.wins(name, column) for case in own),
                 "cases": len(own),
                 "seconds": seconds,
                 "seconds_text": format_seconds(seconds, 3),
-                "dots": [f"{_across(case.ratio(name)):.2f}" for case in own],
-                "mean": f"{_across(ratio):.2f}",
+                "dots": [f"{_across(case.ratio(name, column)):.2f}" for case in own],
+                "mean": f"{_across(means[column] or 1.0):.2f}",
             }
         )
     return rows
 
 
-def _matrix(cases: Sequence[CaseResult], anchors: bool) -> dict[str, Any]:
-    methods = _methods(cases)
+def _matrix(cases: Sequence[CaseResult], column: str, anchors: bool) -> dict[str, Any]:
+    methods = methods_of(cases)
     rows = []
     for case in cases:
         cells: list[dict[str, Any]] = []
         for name in methods:
-            if name not in case.methods:
+            own = case.methods[name].figure(column) if name in case.methods else None
+            if own is None:
                 cells.append({"text": "", "value": "", "shade": 0, "best": False, "title": ""})
                 continue
-            ratio = case.ratio(name)
+            ratio = case.ratio(name, column)
             cells.append(
                 {
                     "text": f"{ratio:.3f}",
                     "value": f"{ratio:.9g}",
                     "shade": round(_across(ratio) * 0.55),
-                    "best": case.methods[name].makespan_s <= case.best_s * (1 + 1e-9),
-                    "title": format_seconds(case.methods[name].makespan_s),
+                    "best": ratio <= 1 + 1e-9,
+                    "title": format_seconds(own),
                 }
             )
         rows.append(
@@ -339,13 +465,15 @@ def _matrix(cases: Sequence[CaseResult], anchors: bool) -> dict[str, Any]:
                 "ops": case.ops,
                 "devices": case.devices,
                 "anchor": _anchor(case) if anchors else "",
-                "best": case.best_s,
-                "best_text": format_seconds(case.best_s),
+                "trained": case.trained in ("case", "graph"),
+                "best": case.best(column),
+                "best_text": format_seconds(case.best(column) or 0.0),
                 "cells": cells,
             }
         )
-    means = [_mean_ratio(cases, name) for name in methods]
+    means = [mean_ratio(cases, name, column) for name in methods]
     return {
+        "best_name": "best known" if column == MAKESPAN else "best",
         "methods": methods,
         "rows": rows,
         "means": ["" if mean is None else f"{mean:.3f}" for mean in means],
@@ -356,7 +484,7 @@ def _case(case: CaseResult, timelines: Sequence[CaseTimeline]) -> dict[str, Any]
     from markupsafe import Markup
 
     slowest = max(
-        max(r.makespan_s, (r.jitter_mean_s or 0.0) + (r.jitter_std_s or 0.0))
+        max(r.makespan_s, (r.expected_makespan_s or 0.0) + (r.makespan_std_s or 0.0))
         for r in case.methods.values()
     )
     # One method that is many times slower than the rest must not flatten the others.
@@ -366,8 +494,13 @@ def _case(case: CaseResult, timelines: Sequence[CaseTimeline]) -> dict[str, Any]
         return f"{min(100.0, 100 * seconds / axis):.2f}"
 
     rows = []
-    for name, result in sorted(case.methods.items(), key=lambda item: item[1].makespan_s):
-        mean, spread = result.jitter_mean_s, result.jitter_std_s
+    for name in case.ranked():
+        result = case.methods[name]
+        mean, spread, fifo = (
+            result.expected_makespan_s,
+            result.makespan_std_s,
+            result.expected_fifo_s,
+        )
         row: dict[str, Any] = {
             "name": name,
             "makespan": result.makespan_s,
@@ -376,6 +509,9 @@ def _case(case: CaseResult, timelines: Sequence[CaseTimeline]) -> dict[str, Any]
             "cut": result.makespan_s > axis,
             "jitter": "" if mean is None else mean,
             "jitter_text": "-",
+            "fifo": "" if fifo is None else fifo,
+            "fifo_text": "-" if fifo is None else format_seconds(fifo),
+            "origin": str(result.extra.get("origin") or ""),
             "whisker": None,
             "seconds": result.seconds,
             "seconds_text": format_seconds(result.seconds, 3),
@@ -403,7 +539,13 @@ def _case(case: CaseResult, timelines: Sequence[CaseTimeline]) -> dict[str, Any]
         "cluster": case.cluster,
         "size": f"{count_of(case.ops, 'op')}, {count_of(case.devices, 'device')}",
         "winner": case.winner,
-        "winner_text": format_seconds(case.methods[case.winner].makespan_s),
+        "winner_text": format_seconds(case.methods[case.winner].figure(case.judged_by) or 0.0),
+        "noisy": case.judged_by == EXPECTED,
+        "seen": {
+            "case": "The policy was trained on this case.",
+            "graph": "The policy was trained on this graph, on other clusters.",
+            "none": "The policy was not trained on this graph.",
+        }.get(case.trained or "", ""),
         "best_text": format_seconds(case.best_s),
         "bound_text": format_seconds(case.lower_bound_s),
         "best_at": across(case.best_s),
@@ -452,18 +594,20 @@ def _csv(report: Report) -> str:
     writer.writerow(
         [
             *("set", "graph", "cluster", "ops", "devices", "method", "makespan_s", "seconds"),
-            *("jitter_mean_s", "jitter_std_s", "best_known_s", "lower_bound_s", "ratio_to_best"),
+            *("expected_makespan_s", "makespan_std_s", "expected_fifo_s"),
+            *("best_known_s", "lower_bound_s", "ratio_to_best", "trained"),
         ]
     )
-    for name, cases in (("suite", report.suite), ("zero_shot", report.zero_shot)):
+    for name, cases in (*report.suites.items(), ("zero_shot", report.zero_shot)):
         for case in cases:
             for method, result in case.methods.items():
                 writer.writerow(
                     [
                         *(name, case.graph, case.cluster, case.ops, case.devices, method),
                         *(result.makespan_s, result.seconds),
-                        *(result.jitter_mean_s, result.jitter_std_s),
-                        *(case.best_s, case.lower_bound_s, case.ratio(method)),
+                        *(result.expected_makespan_s, result.makespan_std_s),
+                        *(result.expected_fifo_s, case.best_s, case.lower_bound_s),
+                        *(case.ratio(method), case.trained),
                     ]
                 )
     return text.getvalue()

@@ -15,6 +15,14 @@ from doppler.files import read_text, write_atomic
 
 Scalar = str | int | float | bool | None
 
+#: The figures by which methods can be judged: without noise; the mean of runs whose durations vary;
+#: the same where the first ready op runs first.
+MAKESPAN, EXPECTED, EXPECTED_FIFO = "makespan_s", "expected_makespan_s", "expected_fifo_s"
+#: How much of a case the policy has seen in training: the graph on this cluster, the graph on
+#: others, neither.
+TRAINED = ("case", "graph", "none")
+_OPTIONAL = (EXPECTED, "makespan_std_s", EXPECTED_FIFO)
+
 
 @dataclass(frozen=True, slots=True)
 class MethodResult:
@@ -26,8 +34,11 @@ class MethodResult:
         Simulated seconds of its placement, without jitter.
     seconds : float
         Time that the method took to find it.
-    jitter_mean_s, jitter_std_s : float or None
-        Mean and standard deviation of the makespan when durations vary, over several seeds.
+    expected_makespan_s, makespan_std_s : float or None
+        Mean and standard deviation of the makespan when durations vary, over seeds that the method
+        has not seen.
+    expected_fifo_s : float or None
+        The mean where the first ready op runs first, whatever its priority.
     extra : mapping of str to a plain value
         Further figures of the method (episodes, how the placement was found), kept as they are.
 
@@ -39,17 +50,23 @@ class MethodResult:
 
     makespan_s: float
     seconds: float
-    jitter_mean_s: float | None = None
-    jitter_std_s: float | None = None
+    expected_makespan_s: float | None = None
+    makespan_std_s: float | None = None
+    expected_fifo_s: float | None = None
     extra: Mapping[str, Scalar] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_figure(self.makespan_s, "makespan_s")
         _check_figure(self.seconds, "seconds")
-        for name in ("jitter_mean_s", "jitter_std_s"):
+        for name in _OPTIONAL:
             value = getattr(self, name)
             if value is not None:
                 _check_figure(value, name)
+
+    def figure(self, column: str) -> float | None:
+        """Return one of the figures by which methods can be judged, in seconds."""
+        value: float | None = getattr(self, column)
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +85,10 @@ class CaseResult:
         No placement can be faster.
     cores : int or None
         How many each method had for its seconds, where that is known.
+    jitter : float or None
+        Standard deviation of the logarithm of every duration behind the expected makespans.
+    trained : {"case", "graph", "none"} or None
+        How much of it the policy has seen in training, see :data:`TRAINED`.
 
     Raises
     ------
@@ -83,6 +104,8 @@ class CaseResult:
     best_known_s: float
     lower_bound_s: float
     cores: int | None = None
+    jitter: float | None = None
+    trained: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("ops", "devices", "cores"):
@@ -93,6 +116,12 @@ class CaseResult:
                 raise DopplerError(f"{name} is {value!r}, must be a whole number >= 1")
         _check_figure(self.best_known_s, "best_known_s")
         _check_figure(self.lower_bound_s, "lower_bound_s")
+        if self.jitter is not None:
+            _check_figure(self.jitter, "jitter")
+        if self.trained is not None and self.trained not in TRAINED:
+            raise DopplerError(
+                f"trained is {_short(self.trained)}, must be one of {', '.join(TRAINED)}"
+            )
         if not self.methods:
             raise DopplerError("methods is empty, there must be at least one")
 
@@ -102,15 +131,40 @@ class CaseResult:
         return min(self.best_known_s, *(result.makespan_s for result in self.methods.values()))
 
     @property
-    def winner(self) -> str:
-        """Method of the smallest makespan; of equal ones the first."""
-        return min(self.methods, key=lambda name: self.methods[name].makespan_s)
+    def judged_by(self) -> str:
+        """The figure that decides: the expected makespan where durations vary, if all have it."""
+        expected = [result.expected_makespan_s for result in self.methods.values()]
+        return EXPECTED if self.jitter and None not in expected else MAKESPAN
 
-    def ratio(self, method: str) -> float:
-        """Makespan of a method over the best known, at least 1; infinite over a best of 0."""
-        if self.best_s == 0:
-            return 1.0 if self.methods[method].makespan_s == 0 else math.inf
-        return self.methods[method].makespan_s / self.best_s
+    @property
+    def winner(self) -> str:
+        """Method that is best by what this case is judged by; of equal ones the first."""
+        return self.ranked()[0]
+
+    def ranked(self, column: str | None = None) -> list[str]:
+        """Methods that have a figure, from the best to the worst; by default what is judged by."""
+        found = self._figures(self.judged_by if column is None else column)
+        return sorted(found, key=lambda name: found[name])
+
+    def best(self, column: str) -> float | None:
+        """Return the least of a figure: of the makespan what is best known, else of the methods."""
+        if column == MAKESPAN:
+            return self.best_s
+        return min(self._figures(column).values(), default=None)
+
+    def ratio(self, method: str, column: str = MAKESPAN) -> float:
+        """Figure of a method over the least, at least 1; infinite over a best of 0.
+
+        Raises
+        ------
+        KeyError
+            If the method has no such figure.
+        """
+        found = self._figures(column)
+        best = self.best(column)
+        if not best:
+            return 1.0 if found[method] == 0 else math.inf
+        return found[method] / best
 
     def closed(self, method: str, baseline: str) -> float | None:
         """Share of the distance from a baseline to the best known that a method closes.
@@ -125,12 +179,28 @@ class CaseResult:
             return None
         return (start - self.methods[method].makespan_s) / (start - self.best_s)
 
-    def wins(self, method: str, tolerance: float = 0.002) -> bool:
+    def wins(self, method: str, column: str = MAKESPAN, tolerance: float = 0.002) -> bool:
         """Whether a method is at or below every other, within a relative tolerance."""
-        if method not in self.methods:
+        found = self._figures(column)
+        if method not in found:
             return False
-        others = [r.makespan_s for name, r in self.methods.items() if name != method]
-        return self.methods[method].makespan_s <= min(others, default=math.inf) * (1 + tolerance)
+        own = found.pop(method)
+        return own <= min(found.values(), default=math.inf) * (1 + tolerance)
+
+    def best_other(self, method: str, column: str) -> str | None:
+        """Return the best of the other methods, the strongest rival."""
+        return next((name for name in self.ranked(column) if name != method), None)
+
+    def has(self, method: str, column: str) -> bool:
+        """Whether a method has a figure in this case."""
+        return method in self._figures(column)
+
+    def _figures(self, column: str) -> dict[str, float]:
+        return {
+            name: value
+            for name, result in self.methods.items()
+            if (value := result.figure(column)) is not None
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form, one entry of ``reports/suite.json``."""
@@ -143,7 +213,8 @@ class CaseResult:
             "best_known_s": self.best_known_s,
             "lower_bound_s": self.lower_bound_s,
         }
-        return entry if self.cores is None else {**entry, "cores": self.cores}
+        known = {name: getattr(self, name) for name in ("cores", "jitter", "trained")}
+        return entry | {name: value for name, value in known.items() if value is not None}
 
     @classmethod
     def from_json(cls, entry: Any) -> CaseResult:
@@ -157,7 +228,7 @@ class CaseResult:
         if not isinstance(entry, dict):
             raise DopplerError(f"is {_short(entry)}, must be an object")
         known = {"graph", "cluster", "ops", "devices", "methods", "best_known_s", "lower_bound_s"}
-        unknown = entry.keys() - known - {"cores"}
+        unknown = entry.keys() - known - {"cores", "jitter", "trained"}
         for what, keys in (("lacks", known - entry.keys()), ("has unknown", unknown)):
             if keys:
                 raise DopplerError(f"{what} {', '.join(map(repr, sorted(keys)))}")
@@ -211,7 +282,7 @@ def save_results(cases: Iterable[CaseResult], path: str | os.PathLike[str]) -> P
 
 def _method_to_json(result: MethodResult) -> dict[str, Scalar]:
     figures: dict[str, Scalar] = {"makespan_s": result.makespan_s, "seconds": result.seconds}
-    for name in ("jitter_mean_s", "jitter_std_s"):
+    for name in _OPTIONAL:
         value = getattr(result, name)
         if value is not None:
             figures[name] = value
@@ -221,7 +292,7 @@ def _method_to_json(result: MethodResult) -> dict[str, Scalar]:
 def _method_from_json(name: str, figures: Any) -> MethodResult:
     if not isinstance(figures, dict):
         raise DopplerError(f"method {name!r} is {_short(figures)}, must be an object")
-    own = ("makespan_s", "seconds", "jitter_mean_s", "jitter_std_s")
+    own = (MAKESPAN, "seconds", *_OPTIONAL)
     for key in own[:2]:
         if key not in figures:
             raise DopplerError(f"method {name!r} lacks {key!r}")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from doppler.evaluation.comparison import JITTER, JITTER_SEEDS, as_case, measure
+from doppler.evaluation.comparison import JITTER_SEEDS, as_case, measure
 from doppler.evaluation.results import CaseResult
 from doppler.problem import Problem
+from doppler.simulator import DEFAULT_JITTER
 
 if TYPE_CHECKING:
     from doppler.policy.network import DualPolicy
@@ -20,7 +21,7 @@ def zero_shot(
     *,
     samples: int = 16,
     seed: int = 0,
-    jitter: float = JITTER,
+    jitter: float = DEFAULT_JITTER,
     jitter_seeds: int = JITTER_SEEDS,
     best_known: float | None = None,
     search_seconds: float = 0.0,
@@ -59,12 +60,17 @@ def zero_shot(
     from doppler.portfolio import search
 
     found = {
-        GREEDY: search(problem, policy, budget=0.0, seed=seed),
-        f"best_of_{samples}": search(problem, policy, budget=0.0, seed=seed, samples=samples),
+        GREEDY: search(problem, policy, budget=0.0, seed=seed, jitter=jitter),
+        f"best_of_{samples}": search(
+            problem, policy, budget=0.0, seed=seed, jitter=jitter, samples=samples
+        ),
     }
     if best_known is None and search_seconds > 0:
-        best_known = search(problem, policy, budget=search_seconds, seed=seed).makespan
+        # Of a run without noise, as what is known from elsewhere.
+        best_known = search(problem, policy, budget=search_seconds, seed=seed, jitter=0.0).makespan
     results = {
         name: measure(problem, solution, jitter, jitter_seeds) for name, solution in found.items()
     }
-    return as_case(problem, results, best_known=best_known, graph=graph, cluster=cluster)
+    return as_case(
+        problem, results, jitter=jitter, best_known=best_known, graph=graph, cluster=cluster
+    )
