@@ -65,7 +65,7 @@ def answer_once(problem: Problem, construct: Construct, *, budget: float, origin
         if index == 0:
             incumbent = make_incumbent(problem.n_ops, problem.n_devices, priority.size > 0)
         offer(problem.arrays, devices, priority, index, limited, room.usable, work, incumbent)
-        if incumbent.attempt[0] >= 0:
+        if incumbent.score.fits:
             break
     return _solution(problem, incumbent, index + 1, deadline, origin)
 
@@ -130,7 +130,7 @@ def restart(
     attempt = begin()
     # The first attempt may load compiled code, so its time says nothing about the next.
     attempt(claim(1), 1)
-    while incumbents[0].attempt[0] < 0 and taken < FITTING_RESTARTS:
+    while not incumbents[0].score.fits and taken < FITTING_RESTARTS:
         attempt(claim(1), 1)
     workers = max(1, threads or cores())
     if deadline.left > 0:
@@ -140,7 +140,7 @@ def restart(
         attempts = [attempt, *(begin() for _ in range(workers - 1))]
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(lambda one: repeat(one, seconds), attempts))
-    best = min(incumbents, key=lambda one: (one.makespan[0], one.attempt[0], one.missing[0]))
+    best = min(incumbents, key=lambda one: (one.score.key, one.attempt[0]))
     if taken > 1:
         origin = f"{origin}, best of {taken} restarts"
     return _solution(problem, best, taken, deadline, origin)
@@ -154,13 +154,13 @@ def _workspace(problem: Problem) -> Workspace:
 def _solution(
     problem: Problem, incumbent: Incumbent, evaluations: int, deadline: Deadline, origin: str
 ) -> Solution:
-    if incumbent.attempt[0] < 0:
+    if not incumbent.score.fits:
         overflow = describe_overflow(problem, incumbent.peak)
         raise MemoryLimitError(f"{problem.graph.name}: {origin}: {overflow}")
     priority = incumbent.priority if incumbent.priority.size else None
     return Solution(
         Placement(incumbent.devices, priority),
-        float(incumbent.makespan[0]),
+        incumbent.score.makespan,
         evaluations,
         deadline.elapsed,
         origin,

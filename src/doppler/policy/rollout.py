@@ -25,8 +25,8 @@ from doppler.problem import Problem
 from doppler.schedule.partial import Partial, empty, gather, make_partial, place
 from doppler.schedule.ranks import rank_of
 from doppler.schedule.room import Room, choices, clear, make_room, take
-from doppler.simulator.kernel import Workspace, heap_pop, heap_push, make_workspace, run
-from doppler.simulator.memory import peak_memory
+from doppler.simulator.kernel import Workspace, heap_pop, heap_push, make_workspace
+from doppler.simulator.score import Score, score_of
 
 FloatArray = npt.NDArray[np.float64]
 SingleArray = npt.NDArray[np.float32]
@@ -354,16 +354,9 @@ def _episodes(  # type: ignore[no-untyped-def]
             devices[op] = record.choice[index, step]
             if by_priority:
                 priority[op] = step
-        makespans[index], n_sent = run(
-            arrays, devices, priority, 0.0, np.int64(0), limited, scratch.work
-        )
-        overflow[index] = 0.0
-        if limited:
-            peak = peak_memory(arrays, devices, scratch.work, n_sent)
-            for device in range(len(peak)):
-                over = peak[device] - arrays.capacity[device]
-                if over > 0.0:
-                    overflow[index] += over / arrays.capacity[device]
+        score = score_of(arrays, devices, priority, limited, scratch.work)
+        makespans[index] = score.makespan
+        overflow[index] = score.overflow
 
 
 @dataclass(frozen=True, eq=False)
@@ -382,6 +375,10 @@ class Episodes:
     record: Record
     makespans: FloatArray
     overflow: FloatArray
+
+    def score(self, index: int) -> Score:
+        """Score of one episode."""
+        return Score(float(self.makespans[index]), float(self.overflow[index]))
 
     def devices(self, index: int) -> IntArray:
         """Device of each op in one episode, shape [ops]."""

@@ -1,5 +1,6 @@
 """What would happen: the work-conserving discrete-event simulation and its traces."""
 
+from doppler.simulator.score import Score
 from doppler.simulator.simulate import (
     DEFAULT_JITTER,
     Result,
@@ -15,6 +16,7 @@ from doppler.trace import Trace
 __all__ = [
     "DEFAULT_JITTER",
     "Result",
+    "Score",
     "Spread",
     "Trace",
     "check_memory",
