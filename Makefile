@@ -15,10 +15,11 @@ export WANDB_ERROR_REPORTING ?= false
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help install repro test check lint format bench fidelity report docs clean lock
+.PHONY: help install repro test check lint format bench benchmark-suite fidelity report docs \
+	best-known package-policy clean lock
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(INSTALLED)  ## Make .venv from requirements.lock, if it is missing or older
 
@@ -36,6 +37,12 @@ repro: $(INSTALLED)  ## Run the whole pipeline: graphs, traces, training, report
 
 report: $(INSTALLED)  ## Make reports/index.html, and whatever it needs, anew
 	$(BIN)/dvc repro evaluate
+
+package-policy: $(INSTALLED)  ## Put the policy that the pipeline trained into the package
+	cp models/policy.safetensors src/doppler/policy/pretrained.safetensors
+
+best-known: $(INSTALLED)  ## Take over into the table of best placements what the report found
+	$(BIN)/python benchmarks/best_known.py --seconds 0 --from reports/placements
 
 docs: $(INSTALLED)  ## Put the figures of reports/ into README.md and docs/
 	$(BIN)/python docs/make.py
@@ -58,6 +65,9 @@ format: $(INSTALLED)  ## Format the code and mend what ruff can mend
 
 bench: $(INSTALLED)  ## Measure speed beside peers; writes reports/bench.json
 	$(BIN)/python benchmarks/run.py
+
+benchmark-suite: $(INSTALLED)  ## Compare every method on all suites at length; writes reports/benchmark_suite.json
+	$(BIN)/python benchmarks/suite.py
 
 fidelity: $(INSTALLED)  ## Hold the simulator against runs on this machine; writes reports/fidelity.json
 	$(BIN)/python benchmarks/fidelity.py

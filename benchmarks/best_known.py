@@ -3,6 +3,8 @@
 ``python benchmarks/best_known.py --seconds 600`` goes on where the table stands: the better of old
 and new is kept, and the seconds add up. An entry whose graph or cluster has changed starts afresh.
 A case ends early at its lower bound. Interrupting it loses only the round that is running.
+
+``--seconds 0 --from reports/placements`` only takes over what the evaluation found and is better.
 """
 
 from __future__ import annotations
@@ -109,16 +111,30 @@ def _anneal(best: Best, seconds: float, seed: int) -> None:
     best.offer(placement, "annealing from the best known")
 
 
+def placement_found(case: Case, folder: Path | None) -> Placement | None:
+    """Load what an evaluation found to be best of a case, if it left anything."""
+    path = None if folder is None else folder / f"{case.file_name}.json"
+    return Placement.load(path) if path is not None and path.exists() else None
+
+
 def improve(
-    case: Case, params: Params, table: References, policy: DualPolicy | None, seconds: float
+    case: Case,
+    params: Params,
+    table: References,
+    policy: DualPolicy | None,
+    seconds: float,
+    found: Placement | None = None,
 ) -> Reference:
-    """Search one case, from what the table holds of it."""
+    """Search one case, from what the table holds of it and what was found elsewhere."""
     problem = problem_of(case, params)
     best, spent = Best(problem), 0.0
     old = table.get((case.graph, case.cluster))
     if old is not None and old.suits(problem):
         best.offer(old.placement, old.how)
         spent = old.seconds
+    if found is not None:
+        found.validate(problem)
+        best.offer(found, f"{found.info.get('method')}: {found.info.get('origin')}")
     # Another seed for every second spent, so that a search that goes on does not repeat itself.
     spent += search(best, policy, seconds, seed=round(spent * 1000))
     if best.placement is None:
@@ -143,6 +159,13 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=600.0, help="of each case (600)")
     parser.add_argument("--cases", default="*", help="pattern of GRAPH@CLUSTER, such as 'ffnn*'")
+    parser.add_argument(
+        "--from",
+        dest="folder",
+        type=Path,
+        metavar="FOLDER",
+        help="placements to begin with, as reports/placements",
+    )
     parser.add_argument("--table", type=Path, default=TABLE, help="the table to improve")
     parser.add_argument("--policy", default="pretrained", help="policy file, or 'none'")
     arguments = parser.parse_args()
@@ -155,8 +178,11 @@ def main() -> None:
         table = References(table[case] for case in chosen if case in table)
         for case in (case for case in chosen if fnmatch(str(case), arguments.cases)):
             began = time.perf_counter()
+            found = placement_found(case, arguments.folder)
+            if case not in table and found is None and arguments.seconds <= 0:
+                continue
             before = table.best_known(*case, problem_of(case, params))
-            entry = improve(case, params, table, policy, arguments.seconds)
+            entry = improve(case, params, table, policy, arguments.seconds, found)
             table = References([*table.values(), entry])
             save_references(table, arguments.table)
             print(_line(case, entry, before, time.perf_counter() - began), flush=True)

@@ -18,9 +18,9 @@ from common import (
     step,
     write_metrics,
 )
-from doppler import Cluster, Problem, simulate, workloads
+from doppler import Cluster, Placement, Problem, simulate, workloads
 from doppler.cores import cores
-from doppler.evaluation.comparison import compare
+from doppler.evaluation.comparison import Comparison, compare
 from doppler.evaluation.metrics import flat_metrics
 from doppler.evaluation.processes import PinnedProcesses
 from doppler.evaluation.reference import References, load_references
@@ -40,6 +40,8 @@ from doppler.policy.network import DualPolicy
 
 REPORTS = Path("reports")
 TIMELINES = REPORTS / "timelines"
+# The placement of each case with the least makespan, for the table of best known ones.
+PLACEMENTS = REPORTS / "placements"
 # Of larger ones the timeline is a carpet, and its file as large as all others together.
 MOST_DRAWN_OPS = 1_000
 # Stages of training whose curves the report shows, and where they leave them.
@@ -89,13 +91,29 @@ def compare_here(case: Case, budget: float, params: Params) -> CaseResult:
         winner = outcome.case.winner
         trace = simulate(problem, outcome.placements[winner]).trace
         save_timeline(CaseTimeline(*case, winner, trace, problem.graph), TIMELINES)
+    best_placement(case, outcome).save(PLACEMENTS / f"{case.file_name}.json")
     return outcome.case
+
+
+def best_placement(case: Case, outcome: Comparison) -> Placement:
+    """Choose the placement with the least makespan; it says whose it is, and of what."""
+    method = outcome.case.ranked(MAKESPAN)[0]
+    found = outcome.case.methods[method]
+    info = {
+        "graph": case.graph,
+        "cluster": case.cluster,
+        "method": method,
+        "origin": found.extra["origin"],
+        "makespan_s": found.makespan_s,
+    }
+    placement = outcome.placements[method]
+    return Placement(placement.devices, placement.priority, info)
 
 
 def zero_shot_here(case: Case, params: Params) -> CaseResult:
     """Let the policy place a graph that it was not trained on."""
     problem, settings = problem_of(case, params), params.evaluate
-    return zero_shot(
+    outcome = zero_shot(
         problem,
         trained(),
         samples=settings.samples,
@@ -107,6 +125,8 @@ def zero_shot_here(case: Case, params: Params) -> CaseResult:
         graph=case.graph,
         cluster=case.cluster,
     )
+    best_placement(case, outcome).save(PLACEMENTS / f"{case.file_name}.json")
+    return outcome.case
 
 
 @step("compare on {case}")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from doppler import simulate
 from doppler.evaluation.zero_shot import zero_shot
 
 pytestmark = pytest.mark.slow
 
 
 def test_samples_add_to_the_greedy_episode(problem, policy) -> None:
-    case = zero_shot(problem, policy, samples=4, jitter_seeds=2, graph="g", cluster="c")
+    outcome = zero_shot(problem, policy, samples=4, jitter_seeds=2, graph="g", cluster="c")
+    case = outcome.case
+    for name, placement in outcome.placements.items():
+        assert simulate(problem, placement).makespan == case.methods[name].makespan_s
     assert (case.graph, case.cluster) == ("g", "c")
     assert set(case.methods) == {"greedy", "best_of_4"}
     greedy, sampled = case.methods["greedy"], case.methods["best_of_4"]
@@ -20,8 +24,8 @@ def test_samples_add_to_the_greedy_episode(problem, policy) -> None:
 
 
 def test_what_is_best_known_comes_from_elsewhere_or_from_a_search(problem, policy) -> None:
-    case = zero_shot(problem, policy, samples=1, best_known=0.5, search_seconds=9)
+    case = zero_shot(problem, policy, samples=1, best_known=0.5, search_seconds=9).case
     assert case.best_known_s == 0.5
-    searched = zero_shot(problem, policy, samples=1, search_seconds=0.5)
-    alone = zero_shot(problem, policy, samples=1)
+    searched = zero_shot(problem, policy, samples=1, search_seconds=0.5).case
+    alone = zero_shot(problem, policy, samples=1).case
     assert searched.best_known_s < alone.best_known_s

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from doppler.evaluation.comparison import JITTER_SEEDS, as_case, measure
-from doppler.evaluation.results import CaseResult
+from doppler.evaluation.comparison import JITTER_SEEDS, Comparison, as_case, measure
 from doppler.problem import Problem
 from doppler.simulator import DEFAULT_JITTER
 
@@ -27,7 +26,7 @@ def zero_shot(
     search_seconds: float = 0.0,
     graph: str | None = None,
     cluster: str | None = None,
-) -> CaseResult:
+) -> Comparison:
     """Place a problem with no training and no search, and compare with the best known.
 
     Parameters
@@ -49,8 +48,8 @@ def zero_shot(
 
     Returns
     -------
-    CaseResult
-        Methods ``greedy`` and ``best_of_N``.
+    Comparison
+        Of the methods ``greedy`` and ``best_of_N``.
 
     Raises
     ------
@@ -71,6 +70,7 @@ def zero_shot(
     results = {
         name: measure(problem, solution, jitter, jitter_seeds) for name, solution in found.items()
     }
-    return as_case(
+    case = as_case(
         problem, results, jitter=jitter, best_known=best_known, graph=graph, cluster=cluster
     )
+    return Comparison(case, {name: solution.placement for name, solution in found.items()}, {})
