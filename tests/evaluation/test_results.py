@@ -112,6 +112,7 @@ def test_a_method_may_beat_the_best_known():
 
 def test_nothing_to_close():
     assert case(doppler=1.0, critical_path=1.0).closed("doppler", "critical_path") is None
+    assert case(doppler=1.0, critical_path=1.009).closed("doppler", "critical_path") is None
 
 
 def test_wins_within_the_tolerance():

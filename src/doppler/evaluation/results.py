@@ -21,6 +21,8 @@ MAKESPAN, EXPECTED, EXPECTED_FIFO = "makespan_s", "expected_makespan_s", "expect
 #: How much of a case the policy has seen in training: the graph on this cluster, the graph on
 #: others, neither.
 TRAINED = ("case", "graph", "none")
+#: Least distance of a baseline from the best known, relative, of which a share is told.
+LEAST_GAP = 0.01
 _OPTIONAL = (EXPECTED, "makespan_std_s", EXPECTED_FIFO)
 
 
@@ -170,12 +172,12 @@ class CaseResult:
         """Share of the distance from a baseline to the best known that a method closes.
 
         1 is the best known, 0 no better than the baseline; None where a method is missing or the
-        baseline leaves nothing to close (less than a millionth).
+        baseline leaves next to nothing to close, less than 1%, of which shares mean nothing.
         """
         if method not in self.methods or baseline not in self.methods:
             return None
         start = self.methods[baseline].makespan_s
-        if start <= self.best_s * (1 + 1e-6):
+        if start <= self.best_s * (1 + LEAST_GAP):
             return None
         return (start - self.methods[method].makespan_s) / (start - self.best_s)
 
