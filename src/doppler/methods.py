@@ -20,6 +20,7 @@ from doppler.heuristics.random import random
 from doppler.heuristics.round_robin import round_robin
 from doppler.heuristics.sibling_affinity import sibling_affinity
 from doppler.heuristics.single_device import single_device
+from doppler.heuristics.spmd import spmd
 from doppler.placement import Placement
 from doppler.problem import Problem
 from doppler.search.local_search import local_search
@@ -36,6 +37,7 @@ HEURISTICS: dict[str, Heuristic] = {
     "heft": heft,
     "enumerative": enumerative,
     "sibling_affinity": sibling_affinity,
+    "spmd": spmd,
     "local_search": local_search,
 }
 LEARNED = "doppler"

@@ -22,6 +22,8 @@ ROUNDS = 8
 KIND_ROUNDS = 2
 # Costs that differ by less, from one to the next, count as equal: tiles may be uneven.
 NEAR = 1.25
+# Classes for each op beyond which nothing repeats enough to be called a meta-op.
+IRREGULAR = 0.5
 # The number of a layer in a name: "layer3.q", "model.layers.3.mlp", "h.3.attn", "encoder/block_3".
 _LAYER = re.compile(
     r"(?:(?<![A-Za-z])(?:layers?|blocks?|cells?|stages?|h)[._]?(\d+)(?![A-Za-z0-9]))|(?<=\.)(\d+)(?=\.)"
@@ -77,7 +79,8 @@ def structure(graph: Graph) -> Structure:
       one color after ``ROUNDS`` rounds are a meta-op. After ``KIND_ROUNDS`` rounds, most ops have
       a color that comes at some number of depths: that many layers there are, and each begins
       where the first such color comes. Meta-ops of one such color at one depth within a layer are
-      of one kind.
+      of one kind. Where almost every op has a color of its own, the ops of one depth are taken for
+      a meta-op.
     - Coordinates are the graph's tiles. Where it has none they are four ranks of the op within its
       meta-op: by its first consumer, by its first and its last producer (so that ops that share
       one share the coordinate), and by the op itself. Ops are ordered by their shard; without
@@ -120,19 +123,30 @@ def _find(graph: Graph) -> Structure:
         kind = kind_of[meta]
         layer = np.unique(layer_of, return_inverse=True)[1][meta]
     else:
-        coarse, fine = _colors(graph)
-        begins = _beginnings(coarse, graph.depth)
-        layer = np.maximum(np.searchsorted(begins, graph.depth, side="right") - 1, 0)
-        deepest = int(graph.depth.max())
-        meta = fine * (deepest + 1) + graph.depth
-        # A negative depth within a layer: before the first begins.
-        kind = coarse * (2 * deepest + 1) + graph.depth - begins[layer] + deepest
+        meta, kind, layer = _classes(graph)
     meta = _numbered(meta, position)
     tiles = graph.tiles if graph.tiles.shape[1] else _coordinates(graph, meta)
     parts = (meta, _numbered(kind, position), layer.astype(np.int32), tiles)
     for part in parts:
         part.setflags(write=False)
     return Structure(*parts)
+
+
+def _classes(
+    graph: Graph,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Tell meta-op, kind and layer by color and depth; by depth alone where all colors differ."""
+    coarse, fine = _colors(graph)
+    depth = graph.depth.astype(np.int64)
+    deepest = int(depth.max())
+    meta = fine * (deepest + 1) + depth
+    if np.unique(meta, return_counts=True)[0].size > graph.n_ops * IRREGULAR:
+        return depth, depth, np.zeros_like(depth)
+    begins = _beginnings(coarse, graph.depth)
+    layer = np.maximum(np.searchsorted(begins, graph.depth, side="right") - 1, 0)
+    # A negative depth within a layer: before the first begins.
+    kind = coarse * (2 * deepest + 1) + depth - begins[layer] + deepest
+    return meta, kind, layer
 
 
 def _numbered(labels: npt.NDArray[np.int64], position: npt.NDArray[np.int64]) -> IntArray:
