@@ -39,6 +39,20 @@ def test_the_shipped_file_is_valid_and_survives_a_round_trip(values, load) -> No
     assert load(values) == load_params(SHIPPED)
 
 
+def test_it_says_what_is_trained_on_and_which_graphs_are_stored() -> None:
+    params = load_params(SHIPPED)
+    assert len(set(params.evaluated)) == len(params.evaluated)
+    assert {name for name in params.evaluate.suites} == {"suite", "large", "operators"}
+    seen = cases(params.training)
+    assert params.trained(seen[0]) == "case"
+    assert params.trained(Case(seen[0].graph, "elsewhere")) == "graph"
+    held_out = cases(params.evaluate.zero_shot)
+    assert {params.trained(case) for case in held_out} == {"none"}
+    stored = set(params.stored_graphs)
+    assert {case.graph for case in seen} | {params.refine.graph, params.nightly.graph} <= stored
+    assert not {case.graph for case in held_out} & stored
+
+
 def test_nothing_has_a_default_elsewhere(values, load) -> None:
     sections = ("traces", "policy", "imitate", "reinforce", "refine", "evaluate", "nightly")
     for section in sections:
