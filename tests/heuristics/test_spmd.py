@@ -61,12 +61,12 @@ def test_moves_keep_what_is_known_of_a_placement_true(problem: Problem, seed: in
     makespan = simulated(problem.arrays, plan, state, priority, work)
     for kind in rng.integers(0, found.n_kinds, 10).tolist():
         before, cost = state.devices.copy(), float(state.total[0])
-        moved = improve(plan, *maps, state, kind, 0.5)
+        moved = improve(plan, *maps, state, kind, 0.5, 50)
         assert moved or np.array_equal(before, state.devices)
         assert state.total[0] <= cost
         makespan = min(makespan, simulated(problem.arrays, plan, state, priority, work))
         left, _ = improve_simulated(
-            problem.arrays, plan, *maps, state, kind, 0.5, 3, priority, np.inf, work
+            problem.arrays, plan, *maps, state, kind, 0.5, 50, 3, priority, np.inf, work
         )
         assert left in (np.inf, simulated(problem.arrays, plan, state, priority, work))
         fresh.devices[:] = state.devices

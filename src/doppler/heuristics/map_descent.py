@@ -50,6 +50,8 @@ class Plan(NamedTuple):
         Kinds that each kind feeds.
     source_ptr, source : int32 array
         Meta-ops that feed each meta-op.
+    effort : int64 array, shape [kinds]
+        Ops and edges that are looked at, at most, to weigh a choice of a kind that none follows.
     ways : int
         Choices besides the maps.
     allowed : float64 array, shape [ops, devices]
@@ -78,6 +80,7 @@ class Plan(NamedTuple):
     fed: IntArray
     source_ptr: IntArray
     source: IntArray
+    effort: npt.NDArray[np.int64]
     ways: int
     allowed: FloatArray
     first_of_group: IntArray
@@ -145,6 +148,10 @@ def make_plan(problem: Problem, meta: IntArray, kind: IntArray) -> Plan:
     kind_ptr, kind_metas = _lists(kind_of, np.arange(n_metas), n_kinds)
     fed_ptr, fed = _lists(kind[graph.src], kind[graph.dst], n_kinds)
     source_ptr, source = _lists(meta[graph.dst], meta[graph.src], n_metas)
+    size = np.bincount(meta) + np.bincount(meta[graph.src], minlength=n_metas)
+    around = size + np.bincount(
+        np.repeat(np.arange(n_metas), np.diff(source_ptr)), size[source], n_metas
+    )
     first_of_group = np.arange(graph.n_ops, dtype=np.int32)
     grouped = np.flatnonzero(arrays.group >= 0)
     first = np.full(arrays.n_groups, graph.n_ops, np.int32)
@@ -169,6 +176,7 @@ def make_plan(problem: Problem, meta: IntArray, kind: IntArray) -> Plan:
         fed=fed,
         source_ptr=source_ptr,
         source=source,
+        effort=np.bincount(kind_of, around, n_kinds).astype(np.int64),
         ways=-FOLLOW_LAST if n_kinds <= MOST_FOLLOWING else 0,
         allowed=arrays.compute,
         first_of_group=first_of_group,
@@ -404,10 +412,18 @@ def _nth(plan, pointers, choices, kind, index):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def improve(plan, table, pointers, choices, state, kind, weight):  # type: ignore[no-untyped-def]
-    """Give a kind the choice of least cost; return whether that lowers the total."""
+def _count(plan, pointers, kind, most):  # type: ignore[no-untyped-def]
+    return plan.ways + min(most, pointers[kind + 1] - pointers[kind])
+
+
+@njit(cache=True, nogil=True)
+def improve(plan, table, pointers, choices, state, kind, weight, most):  # type: ignore[no-untyped-def]
+    """Give a kind the choice of least cost; return whether that lowers the total.
+
+    ``most`` is how many of its maps are weighed, the simplest.
+    """
     best, best_choice = -1e-9 * state.total[0], state.choice[kind]
-    for index in range(plan.ways + pointers[kind + 1] - pointers[kind]):
+    for index in range(_count(plan, pointers, kind, most)):
         choice = _nth(plan, pointers, choices, kind, index)
         if choice == state.choice[kind]:
             continue
@@ -423,9 +439,21 @@ def improve(plan, table, pointers, choices, state, kind, weight):  # type: ignor
 
 @njit(cache=True, nogil=True)
 def improve_simulated(  # type: ignore[no-untyped-def]
-    arrays, plan, table, pointers, choices, state, kind, weight, most, priority, makespan, work
+    arrays,
+    plan,
+    table,
+    pointers,
+    choices,
+    state,
+    kind,
+    weight,
+    most,
+    tried,
+    priority,
+    makespan,
+    work,
 ):
-    """Give a kind the best by simulation of the ``most`` choices that cost least by the model.
+    """Give a kind the best by simulation of the ``tried`` choices that cost least by the model.
 
     Returns
     -------
@@ -433,7 +461,7 @@ def improve_simulated(  # type: ignore[no-untyped-def]
         Of the placement that is left, seconds.
     evaluations : int
     """
-    count = plan.ways + pointers[kind + 1] - pointers[kind]
+    count = _count(plan, pointers, kind, most)
     changes = np.empty(count)
     for index in range(count):
         choice = _nth(plan, pointers, choices, kind, index)
@@ -445,7 +473,7 @@ def improve_simulated(  # type: ignore[no-untyped-def]
     # To follow again, from where the producers are by now, may move ops as well.
     found_better, best_choice, evaluations = False, state.choice[kind], 0
     for index in np.argsort(changes):
-        if changes[index] == np.inf or evaluations == most:
+        if changes[index] == np.inf or evaluations == tried:
             break
         choice = _nth(plan, pointers, choices, kind, index)
         change = _try(plan, table, state, kind, choice, weight)

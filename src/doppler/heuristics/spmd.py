@@ -47,9 +47,11 @@ WEIGHTS = (0.3, 1.0, 0.1)
 # Descents that are always made, whatever the budget, and those made before any is continued.
 QUICK = 3
 EXPLORED = 15
-# Passes over all kinds of one descent, at most, and choices that it weighs, about.
+# Passes over all kinds of one descent, at most; ops and edges that it looks at, about; and maps of
+# a kind that are weighed however large the graph.
 SWEEPS = 8
-WEIGHED = 60_000
+EFFORT = 50_000_000
+FEWEST = 4
 # A descent that ends within that much of the best of those is continued by simulation, which tries
 # that many choices of each kind.
 PROMISING = 1.02
@@ -187,12 +189,16 @@ class SymmetricMaps:
         def late() -> bool:
             return deadline is not None and deadline.left <= 0
 
-        for _ in range(min(SWEEPS, 1 + WEIGHED // layout.choices.size)):
+        # One pass over all maps if they are too many to be weighed more often, or over a part.
+        effort = self._plan.effort
+        whole = int((effort * (self._plan.ways + np.diff(layout.pointers))).sum())
+        most = max(FEWEST, EFFORT // int(effort.sum()) - self._plan.ways)
+        for _ in range(min(SWEEPS, max(1, EFFORT // whole))):
             moved = False
             for kind in kinds:
                 if late():
                     break
-                moved |= improve(self._plan, *maps, state, kind, weight)
+                moved |= improve(self._plan, *maps, state, kind, weight, most)
             if not moved:
                 break
         arrays = self.problem.arrays
@@ -205,7 +211,7 @@ class SymmetricMaps:
                 if late():
                     break
                 makespan, count = improve_simulated(
-                    arrays, self._plan, *maps, state, kind, weight, SIMULATED, self._priority,
+                    arrays, self._plan, *maps, state, kind, weight, most, SIMULATED, self._priority,
                     makespan, work,
                 )  # fmt: skip
                 evaluations += count
