@@ -11,7 +11,15 @@ from doppler.cores import cores
 from doppler.errors import MemoryLimitError, UnknownNameError
 from doppler.evaluation.results import CaseResult, MethodResult
 from doppler.heuristics import Solution
-from doppler.methods import FRESH_SEED, LEARNED, METHODS, PRETRAINED, solve
+from doppler.methods import (
+    FEWEST_RUNS,
+    FRESH_SEED,
+    LEARNED,
+    METHODS,
+    PRETRAINED,
+    STATED_OPS,
+    solve,
+)
 from doppler.placement import Placement
 from doppler.problem import Problem
 from doppler.simulator import DEFAULT_JITTER, simulate, spread
@@ -80,7 +88,8 @@ def compare(
         Standard deviation of the logarithm of every duration at run time: what the learned method
         plans for, and what the runs vary by that give mean and spread.
     jitter_seeds : int
-        How many such runs of each placement, of seeds that no method has seen.
+        How many such runs of each placement, of seeds that no method has seen; fewer of graphs
+        beyond 30,000 ops, whose spread is small.
     best_known : float, optional
         Smallest makespan known from elsewhere, seconds.
     trained : str, optional
@@ -187,7 +196,8 @@ def measure(
         As for :func:`compare`. Every solution of a problem meets the same seeds.
     """
     placement = solution.placement
-    seeds = range(FRESH_SEED, FRESH_SEED + jitter_seeds)
+    most = max(FEWEST_RUNS, STATED_OPS // problem.n_ops)
+    seeds = range(FRESH_SEED, FRESH_SEED + min(jitter_seeds, most))
     expected = {
         each: spread(problem, placement, runtime=each, jitter=jitter, seeds=seeds)
         for each in {runtime, "fifo"}
