@@ -50,6 +50,10 @@ class PromotionError(DopplerError):
     """Champion and challenger cannot be compared."""
 
 
+class MissingPackageError(DopplerError):
+    """A method needs a package that is not installed or does not load here."""
+
+
 class UnknownNameError(DopplerError):
     """A name (method, preset, workload, ...) is not known; the message offers the nearest."""
 

@@ -16,6 +16,7 @@ from doppler.heuristics.base import Heuristic, Solution, fitting_solution
 from doppler.heuristics.critical_path import critical_path
 from doppler.heuristics.enumerative import enumerative
 from doppler.heuristics.heft import heft
+from doppler.heuristics.partition import partition
 from doppler.heuristics.random import random
 from doppler.heuristics.round_robin import round_robin
 from doppler.heuristics.sibling_affinity import sibling_affinity
@@ -38,6 +39,7 @@ HEURISTICS: dict[str, Heuristic] = {
     "enumerative": enumerative,
     "sibling_affinity": sibling_affinity,
     "spmd": spmd,
+    "partition": partition,
     "local_search": local_search,
 }
 LEARNED = "doppler"
