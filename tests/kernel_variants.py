@@ -102,13 +102,15 @@ def trained(problems: list[Problem], policy: DualPolicy, folder: Path) -> None:
 
 
 def variants() -> dict[str, list[str]]:
-    """By kernel: the types of arguments for which it was compiled."""
+    """By kernel: the types of arguments for which it was compiled; not those that are inlined."""
     return {
         f"{name}.{key}": [str(signature) for signature in value.signatures]
         for name, module in sorted(sys.modules.items())
         if name.startswith("doppler")
         for key, value in vars(module).items()
-        if isinstance(value, Dispatcher) and value.py_func.__module__ == name
+        if isinstance(value, Dispatcher)
+        and value.py_func.__module__ == name
+        and value.targetoptions.get("inline") != "always"
     }
 
 

@@ -55,6 +55,15 @@ class PlainPartial:
             self.channel_free, self.arrived = channel_free, arrived
         return start
 
+    def sent(self, op: int, device: int) -> float:
+        """Seconds of the transfers that placing the op on the device needs."""
+        volume = self.problem.arrays.volume
+        return sum(
+            self.transfer(self.device[u], device, volume[u])
+            for u in self.inputs[op]
+            if self.device[u] != device and (u, device) not in self.arrived
+        )
+
     def place(self, op: int, device: int) -> None:
         """Put an op at its earliest start."""
         start = self.start(op, device, keep=True)

@@ -37,12 +37,12 @@ def compare(problem: Problem, rng: np.random.Generator, repeat: int = 1) -> None
             op = int(rng.choice(ready))
             left.remove(op)
             can = np.flatnonzero(np.isfinite(arrays.compute[op])).astype(np.int32)
-            found = rng.permutation(can)
-            starts = np.empty(problem.n_devices)
+            starts, sent = np.empty((2, problem.n_devices))
             n_inputs = gather(arrays, partial, op)
             assert sorted(partial.inputs[:n_inputs].tolist()) == sorted(plain.inputs[op])
-            earliest_starts(arrays, partial, n_inputs, found, len(found), starts)
-            assert starts[: len(found)].tolist() == [plain.start(op, int(d)) for d in found]
+            earliest_starts(arrays, partial, n_inputs, starts, sent)
+            assert starts.tolist() == [plain.start(op, d) for d in range(problem.n_devices)]
+            assert sent == pytest.approx([plain.sent(op, d) for d in range(problem.n_devices)])
             affinity = affinity_of(problem, partial.devices, op)
             wanted = [plain.affinity(op, device) for device in range(problem.n_devices)]
             np.testing.assert_allclose(affinity, wanted, rtol=1e-9, atol=1e-12 * sum(wanted))

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from doppler.errors import UnknownNameError
 from doppler.problem import Problem
 from doppler.schedule.affinity import forced_communication
+from doppler.schedule.compiled import lean
 from doppler.schedule.partial import earliest_starts
 
 FloatArray = npt.NDArray[np.float64]
@@ -189,13 +189,13 @@ def node_features(problem: Problem) -> npt.NDArray[np.float32]:
     return np.stack([np.asarray(column, np.float32) for column in columns], axis=1)
 
 
-@njit(cache=True, nogil=True)
+@lean
 def _squash(value):  # type: ignore[no-untyped-def]
     """Keep small values as they are and large ones in reach: sign(x) log(1 + |x|)."""
     return np.log(1.0 + value) if value >= 0.0 else -np.log(1.0 - value)
 
 
-@njit(cache=True, nogil=True)
+@lean
 def device_features(  # type: ignore[no-untyped-def]
     arrays, scale, hint, partial, load, found, n_found, n_inputs, op, scratch, features
 ):
@@ -213,7 +213,7 @@ def device_features(  # type: ignore[no-untyped-def]
         Sum of the op times placed on each device.
     found : int32 array, shape [devices]
         The first ``n_found`` are the candidates.
-    scratch : float64 array, shape [5, devices]
+    scratch : float64 array, shape [6, devices]
     features : float64 array, shape [devices, len(DEVICE_FEATURES)]
         Filled for the candidates.
     """
@@ -226,7 +226,7 @@ def device_features(  # type: ignore[no-untyped-def]
     affinity, starts = scratch[2], scratch[3]
     volume_on, count_on, sharers = scratch[0], scratch[1], scale.sharers
     forced_communication(arrays, placed, op, scratch[0], scratch[1], affinity)
-    earliest_starts(arrays, partial, n_inputs, found, n_found, starts)
+    earliest_starts(arrays, partial, n_inputs, starts, scratch[5])
     hinted, node_of, above_bound = hint.devices, hint.nodes, hint.above_bound
     consumers_on = scratch[4]
     preferred = -1
@@ -254,7 +254,7 @@ def device_features(  # type: ignore[no-untyped-def]
         input_total += mean_compute[inputs[index]]
     for candidate in range(n_found):
         device = found[candidate]
-        start = starts[candidate]
+        start = starts[device]
         cost = compute[op, device]
         sent = 0.0
         shared_sent = 0.0

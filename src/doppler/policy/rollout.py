@@ -22,6 +22,7 @@ from doppler.cores import cores
 from doppler.policy.features import DEVICE_FEATURES, Scales, device_features, scales
 from doppler.policy.hint import Hint, no_hint
 from doppler.problem import Problem
+from doppler.schedule.compiled import lean
 from doppler.schedule.partial import Partial, empty, gather, make_partial, place
 from doppler.schedule.ranks import rank_of
 from doppler.schedule.room import Room, choices, clear, make_room, take
@@ -112,7 +113,7 @@ class Scratch(NamedTuple):
         Number of ops on each device.
     hidden : float32 array, shape [hidden]
     features : float64 array, shape [devices, device features]
-    trial : float64 array, shape [5, devices]
+    trial : float64 array, shape [6, devices]
     """
 
     partial: Partial
@@ -150,7 +151,7 @@ def make_scratch(problem: Problem, hidden: int, code: int) -> Scratch:
         np.empty(n_devices, np.float32),
         np.empty(hidden, np.float32),
         np.empty((n_devices, len(DEVICE_FEATURES))),
-        np.empty((5, n_devices)),
+        np.empty((6, n_devices)),
     )
 
 
@@ -199,14 +200,14 @@ def score_devices(  # type: ignore[no-untyped-def]
         scores[candidate] = score
 
 
-@njit(cache=True, nogil=True)
+@lean
 def _ticket(logit, clock, mode):  # type: ignore[no-untyped-def]
     if mode == SAMPLE:
         return clock + np.random.exponential() * np.exp(-logit)
     return -logit
 
 
-@njit(cache=True, nogil=True)
+@lean
 def episode(arrays, scale, hint, weights, mode, seed, scratch, order, choice, allowed, features):  # type: ignore[no-untyped-def]
     """Place every op once.
 

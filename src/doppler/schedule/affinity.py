@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from numba import njit
+from doppler.schedule.compiled import inlined
 
 # Of a consumer's producers, so many are looked at: without a bound, an op that reads thousands of
 # tensors would cost the square of that.
 MOST_SIBLINGS = 64
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def forced_communication(arrays, placed, op, volume, count, affinity):  # type: ignore[no-untyped-def]
     """Sum, for each device d, what the op's consumers must have moved if the op goes to d.
 
@@ -49,9 +49,7 @@ def forced_communication(arrays, placed, op, volume, count, affinity):  # type: 
                 count[device] += 1.0
     for source in range(n_devices):
         if count[source] > 0.0:
+            many, much = count[source], volume[source]
+            # To itself it takes no time.
             for device in range(n_devices):
-                if device != source:
-                    affinity[device] += (
-                        count[source] * latency[source, device]
-                        + volume[source] * factor[source, device]
-                    )
+                affinity[device] += many * latency[source, device] + much * factor[source, device]

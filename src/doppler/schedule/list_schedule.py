@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from doppler.problem import Arrays
 from doppler.schedule.affinity import forced_communication
+from doppler.schedule.compiled import inlined, lean
 from doppler.schedule.partial import (
     Partial,
     earliest_starts,
@@ -21,7 +21,6 @@ from doppler.schedule.partial import (
     gather,
     make_partial,
     place,
-    transfer_seconds,
 )
 from doppler.schedule.room import choices, clear, take
 from doppler.simulator.kernel import heap_pop, heap_push
@@ -64,10 +63,10 @@ class Prospect(NamedTuple):
     ----------
     found : int32 array, shape [devices]
         Those devices come first.
-    starts, sent, scores : float64 array, shape [devices]
-        In the order of ``found``, seconds: earliest start, transfers, score.
-    affinity : float64 array, shape [devices]
-        By device, seconds.
+    starts, sent, affinity : float64 array, shape [devices]
+        By device, seconds: earliest start, transfers, what is forced on the consumers.
+    scores : float64 array, shape [devices]
+        In the order of ``found``, seconds.
     volume, tally : float64 array, shape [devices]
         Scratch.
     """
@@ -75,8 +74,8 @@ class Prospect(NamedTuple):
     found: IntArray
     starts: FloatArray
     sent: FloatArray
-    scores: FloatArray
     affinity: FloatArray
+    scores: FloatArray
     volume: FloatArray
     tally: FloatArray
 
@@ -124,7 +123,7 @@ def make_list_scratch(arrays: Arrays) -> ListScratch:
     )
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def rate(compute, weights, op, hinted, n_found, prospect):  # type: ignore[no-untyped-def]
     """Score the devices that may take an op and return the place of the best in ``found``.
 
@@ -148,10 +147,10 @@ def rate(compute, weights, op, hinted, n_found, prospect):  # type: ignore[no-un
     for index in range(n_found):
         device = found[index]
         score = (
-            starts[index]
+            starts[device]
             + weights.compute * compute[op, device]
             + weights.affinity * affinity[device]
-            + weights.transfer * sent[index]
+            + weights.transfer * sent[device]
         )
         if weights.noise > 0.0:
             score += weights.noise * np.random.random()
@@ -163,7 +162,7 @@ def rate(compute, weights, op, hinted, n_found, prospect):  # type: ignore[no-un
     return best
 
 
-@njit(cache=True, nogil=True)
+@lean
 def list_schedule(  # type: ignore[no-untyped-def]
     arrays, level, weights, hint, drawn, seed, room, scratch, order, devices, tied
 ):
@@ -226,9 +225,7 @@ def list_schedule(  # type: ignore[no-untyped-def]
         size -= 1
         n_inputs = gather(arrays, partial, op)
         n_found = choices(room, op, found)
-        earliest_starts(arrays, partial, n_inputs, found, n_found, starts)
-        if weights.transfer != 0.0:
-            transfer_seconds(arrays, partial, n_inputs, found, n_found, sent)
+        earliest_starts(arrays, partial, n_inputs, starts, sent)
         if weights.affinity != 0.0:
             forced_communication(arrays, homes, op, volume, tally, affinity)
         hinted = hint[op] if len(hint) > 0 else np.int32(-1)

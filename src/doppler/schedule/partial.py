@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from doppler.problem import Arrays
+from doppler.schedule.compiled import allocating, inlined, lean
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
@@ -42,6 +42,8 @@ class Partial(NamedTuple):
         ``succ_ptr[u]`` on.
     inputs : int32 array, shape [most inputs of an op]
         Producers of the op at hand, see :func:`gather`.
+    start_aside, sent_aside : float64 array, shape [devices]
+        Scratch: what does not change for the devices that hold a copy.
     trial_free, trial_of : float64, int64 array, shape [channels]
         What a trial would make of ``channel_free``, and which trial that was.
     trial : int64 array, shape [1]
@@ -56,6 +58,8 @@ class Partial(NamedTuple):
     copy_device: IntArray
     copy_arrival: FloatArray
     inputs: IntArray
+    start_aside: FloatArray
+    sent_aside: FloatArray
     trial_free: FloatArray
     trial_of: npt.NDArray[np.int64]
     trial: npt.NDArray[np.int64]
@@ -73,13 +77,15 @@ def make_partial(arrays: Arrays) -> Partial:
         np.zeros(len(arrays.succ), np.int32),
         np.zeros(len(arrays.succ)),
         np.zeros(int(np.diff(arrays.pred_ptr).max(initial=0)), np.int32),
+        np.zeros(n_devices),
+        np.zeros(n_devices),
         np.zeros(arrays.n_channels),
         np.zeros(arrays.n_channels, np.int64),
         np.zeros(1, np.int64),
     )
 
 
-@njit(cache=True, nogil=True)
+@lean
 def empty(partial):  # type: ignore[no-untyped-def]
     """Take every op off its device."""
     partial.devices[:] = -1
@@ -88,7 +94,7 @@ def empty(partial):  # type: ignore[no-untyped-def]
     partial.n_copies[:] = 0
 
 
-@njit(cache=True, nogil=True)
+@lean
 def gather(arrays, partial, op):  # type: ignore[no-untyped-def]
     """Collect the inputs of an op, all of them placed, before its starts are asked for.
 
@@ -109,12 +115,17 @@ def gather(arrays, partial, op):  # type: ignore[no-untyped-def]
     return count
 
 
-@njit(cache=True, nogil=True)
+@allocating
+def _sort_many(ops, count, key):  # type: ignore[no-untyped-def]
+    some = ops[:count].copy()
+    ops[:count] = some[np.argsort(key[some], kind="mergesort")]
+
+
+@lean
 def sort_by(ops, count, key):  # type: ignore[no-untyped-def]
     """Sort the first ``count`` ops by their key, stably."""
     if count > _SHORT:
-        some = ops[:count].copy()
-        ops[:count] = some[np.argsort(key[some], kind="mergesort")]
+        _sort_many(ops, count, key)
         return
     for index in range(1, count):
         op = ops[index]
@@ -125,37 +136,78 @@ def sort_by(ops, count, key):  # type: ignore[no-untyped-def]
         ops[slot] = op
 
 
-@njit(cache=True, nogil=True)
-def earliest_starts(arrays, partial, n_inputs, found, n_found, starts):  # type: ignore[no-untyped-def]
-    """When the gathered op could start on each of some devices.
+@inlined
+def earliest_starts(arrays, partial, n_inputs, starts, sent):  # type: ignore[no-untyped-def]
+    """When the gathered op could start on each device, and what would be sent there first.
 
     The device is free, and each input is there, has a copy there, or is sent when its producer has
-    ended and its channel is free, the op's own transfers taking turns. O(devices x inputs).
+    ended and its channel is free, the op's own transfers taking turns. O(inputs x (devices +
+    copies)): the innermost loops go along a row of devices, which where no channel is contended the
+    compiler takes several at a time.
 
     Parameters
     ----------
-    found : int32 array, shape [devices]
-        The first ``n_found`` are the devices asked for.
     starts : float64 array, shape [devices]
-        Filled, in the order of ``found``.
+        Filled, seconds; without meaning where the op cannot run.
+    sent : float64 array, shape [devices]
+        Filled: seconds of the transfers, one after the other.
     """
     placed, finish, inputs = partial.devices, partial.finish, partial.inputs
     device_free, channel_free = partial.device_free, partial.channel_free
     n_copies, copy_device = partial.n_copies, partial.copy_device
     copy_arrival = partial.copy_arrival
+    latency, factor = arrays.latency, arrays.factor
+    volume, succ_ptr = arrays.volume, arrays.succ_ptr
+    n_devices = len(starts)
+    for device in range(n_devices):
+        starts[device] = device_free[device]
+        sent[device] = 0.0
+    if len(channel_free) > 0:
+        _contended_starts(arrays, partial, n_inputs, starts, sent)
+        return
+    start_aside, sent_aside = partial.start_aside, partial.sent_aside
+    for index in range(n_inputs):
+        producer = inputs[index]
+        source = placed[producer]
+        ended, moved = finish[producer], volume[producer]
+        first = succ_ptr[producer]
+        count = n_copies[producer]
+        for copy in range(count):
+            start_aside[copy] = starts[copy_device[first + copy]]
+            sent_aside[copy] = sent[copy_device[first + copy]]
+        # On the source itself this takes no time.
+        for device in range(n_devices):
+            duration = latency[source, device] + moved * factor[source, device]
+            starts[device] = max(starts[device], ended + duration)
+            sent[device] += duration
+        for copy in range(count):
+            device = copy_device[first + copy]
+            starts[device] = max(start_aside[copy], copy_arrival[first + copy])
+            sent[device] = sent_aside[copy]
+
+
+@lean
+def _contended_starts(arrays, partial, n_inputs, starts, sent):  # type: ignore[no-untyped-def]
+    """As :func:`earliest_starts`, from ``starts`` as they are, where transfers take turns.
+
+    O(devices x inputs x copies).
+    """
+    placed, finish, inputs = partial.devices, partial.finish, partial.inputs
+    n_copies, copy_device = partial.n_copies, partial.copy_device
+    copy_arrival, channel_free = partial.copy_arrival, partial.channel_free
     trial_free, trial_of = partial.trial_free, partial.trial_of
     latency, factor, channels = arrays.latency, arrays.factor, arrays.channel
     volume, succ_ptr = arrays.volume, arrays.succ_ptr
     trial = partial.trial[0]
-    for candidate in range(n_found):
-        device = found[candidate]
+    for device in range(len(starts)):
         trial += 1
-        start = device_free[device]
+        start, total = starts[device], 0.0
         for index in range(n_inputs):
             producer = inputs[index]
             source = placed[producer]
+            begins = finish[producer]
             if source == device:
-                start = max(start, finish[producer])
+                start = max(start, begins)
                 continue
             slot = succ_ptr[producer]
             end = slot + n_copies[producer]
@@ -164,55 +216,22 @@ def earliest_starts(arrays, partial, n_inputs, found, n_found, starts):  # type:
             if slot < end:
                 start = max(start, copy_arrival[slot])
                 continue
-            sent = finish[producer]
             duration = latency[source, device] + volume[producer] * factor[source, device]
             channel = channels[source, device]
             if channel >= 0:
                 if trial_of[channel] != trial:
                     trial_of[channel] = trial
                     trial_free[channel] = channel_free[channel]
-                sent = max(sent, trial_free[channel])
-                trial_free[channel] = sent + duration
-            start = max(start, sent + duration)
-        starts[candidate] = start
+                begins = max(begins, trial_free[channel])
+                trial_free[channel] = begins + duration
+            start = max(start, begins + duration)
+            total += duration
+        starts[device] = start
+        sent[device] = total
     partial.trial[0] = trial
 
 
-@njit(cache=True, nogil=True)
-def transfer_seconds(arrays, partial, n_inputs, found, n_found, sent):  # type: ignore[no-untyped-def]
-    """Sum the transfers that the gathered op would need on each of some devices.
-
-    O(devices x inputs).
-
-    Parameters
-    ----------
-    found : int32 array, shape [devices]
-        The first ``n_found`` are the devices asked for.
-    sent : float64 array, shape [devices]
-        Filled, in the order of ``found``: seconds, as if the transfers took turns.
-    """
-    placed, inputs = partial.devices, partial.inputs
-    n_copies, copy_device = partial.n_copies, partial.copy_device
-    latency, factor = arrays.latency, arrays.factor
-    volume, succ_ptr = arrays.volume, arrays.succ_ptr
-    for candidate in range(n_found):
-        device = found[candidate]
-        total = 0.0
-        for index in range(n_inputs):
-            producer = inputs[index]
-            source = placed[producer]
-            if source == device:
-                continue
-            slot = succ_ptr[producer]
-            end = slot + n_copies[producer]
-            while slot < end and copy_device[slot] != device:
-                slot += 1
-            if slot == end:
-                total += latency[source, device] + volume[producer] * factor[source, device]
-        sent[candidate] = total
-
-
-@njit(cache=True, nogil=True)
+@inlined
 def place(arrays, partial, n_inputs, op, device):  # type: ignore[no-untyped-def]
     """Place the gathered op at its earliest start on a device. O(inputs x copies)."""
     placed, finish, inputs = partial.devices, partial.finish, partial.inputs

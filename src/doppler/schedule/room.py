@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from doppler.problem import Arrays
+from doppler.schedule.compiled import inlined, lean
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
@@ -76,15 +76,16 @@ def make_room(arrays: Arrays) -> Room:
     )
 
 
-@njit(cache=True, nogil=True)
+@lean
 def clear(room):  # type: ignore[no-untyped-def]
     """Empty every device."""
-    room.left[:] = room.usable
+    for device in range(len(room.left)):
+        room.left[device] = room.usable[device]
     room.working[:] = 0.0
     room.home[:] = -1
 
 
-@njit(cache=True, nogil=True)
+@lean
 def choices(room, op, found):  # type: ignore[no-untyped-def]
     """Write the devices that may take an op into ``found``, ascending. O(devices).
 
@@ -123,7 +124,7 @@ def choices(room, op, found):  # type: ignore[no-untyped-def]
     return count
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def take(room, op, device):  # type: ignore[no-untyped-def]
     """Put an op on a device."""
     group = room.group[op]

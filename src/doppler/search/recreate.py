@@ -14,6 +14,7 @@ from numba import njit
 
 from doppler.problem import Arrays
 from doppler.schedule.affinity import forced_communication
+from doppler.schedule.compiled import lean
 from doppler.schedule.list_schedule import ListWeights, Prospect, make_prospect, rate
 from doppler.schedule.partial import (
     Partial,
@@ -22,7 +23,6 @@ from doppler.schedule.partial import (
     gather,
     make_partial,
     place,
-    transfer_seconds,
 )
 
 FloatArray = npt.NDArray[np.float64]
@@ -146,7 +146,7 @@ def ruin_and_recreate(arrays, unit, first, start, devices, scratch):  # type: ig
     recreate(arrays, order, devices, ListWeights(1.0, affinity, transfer, noise, 0.0), scratch)
 
 
-@njit(cache=True, nogil=True)
+@lean
 def recreate(arrays, order, devices, weights, scratch):  # type: ignore[no-untyped-def]
     """Schedule all ops in a given order; those that are ruined go where it is best.
 
@@ -184,8 +184,7 @@ def recreate(arrays, order, devices, weights, scratch):  # type: ignore[no-untyp
                 if compute[op, device] < np.inf:
                     found[n_found] = device
                     n_found += 1
-            earliest_starts(arrays, partial, n_inputs, found, n_found, starts)
-            transfer_seconds(arrays, partial, n_inputs, found, n_found, sent)
+            earliest_starts(arrays, partial, n_inputs, starts, sent)
             forced_communication(
                 arrays, homes, op, prospect.volume, prospect.tally, prospect.affinity
             )
@@ -198,7 +197,7 @@ def recreate(arrays, order, devices, weights, scratch):  # type: ignore[no-untyp
                     home = homes[succ[edge]]
                     if home >= 0:
                         away = max(away, latency[device, home] + own * factor[device, home])
-                sent[index] += away
+                sent[device] += away
             best = rate(compute, weights, op, np.int32(-1), n_found, prospect)
             homes[op] = found[best]
             devices[op] = found[best]
