@@ -4,36 +4,31 @@ from __future__ import annotations
 
 from common import (
     flow,
-    load_problem,
     main,
     markdown_table,
     publish,
     state_path,
     step,
-    traces_path,
+    traced_cases,
+    training_set,
     write_metrics,
 )
-from doppler.params import Params, cases
+from doppler.params import Params
 from doppler.policy.checkpoint import save_policy
 from doppler.policy.features import FeatureSet
 from doppler.policy.network import Sizes
 from doppler.tracking import track
-from doppler.training.case import TrainingCase, new_policy
+from doppler.training.case import new_policy
 from doppler.training.imitation import ImitationSettings, imitate
 from doppler.training.loop import Schedule
 from doppler.training.progress import training_bar
-from doppler.training.traces import load_traces
 
 
 @step("imitate")
 def train(params: Params) -> dict[str, float]:
     """Train and save the policy; return the metrics of the last updates."""
-    chosen, settings = cases(params.training), params.imitate
-    training = [TrainingCase(str(case), load_problem(case)) for case in chosen]
-    shown = [
-        load_traces(traces_path(case), each.problem)
-        for case, each in zip(chosen, training, strict=True)
-    ]
+    chosen, settings = training_set(params), params.imitate
+    training, shown = traced_cases(chosen)
     sizes = params.policy.model_dump(exclude={"features"})
     policy = new_policy(
         params.seed, sizes=Sizes(**sizes), features=FeatureSet.named(params.policy.features)
@@ -54,7 +49,7 @@ def train(params: Params) -> dict[str, float]:
             tracker=trackers,
             progress=bar,
         )
-    info = {"stage": "imitate", "seed": params.seed, "training": [str(case) for case in chosen]}
+    info = {"stage": "imitate", "seed": params.seed, "training": [case.name for case in chosen]}
     save_policy(policy, "models/imitation.safetensors", {**info, "metrics": trackers.last})
     write_metrics("reports/imitate.json", trackers.last)
     return trackers.last

@@ -13,19 +13,20 @@ import numpy as np
 from common import (
     flow,
     incumbent_path,
-    load_problem,
     main,
     markdown_table,
     publish,
     state_path,
     step,
+    traced_cases,
+    training_set,
+    validation_set,
     write_metrics,
 )
 from doppler import Placement
-from doppler.params import Params, cases
+from doppler.params import Params
 from doppler.policy.checkpoint import load_policy, save_policy
 from doppler.tracking import track
-from doppler.training.case import TrainingCase
 from doppler.training.loop import Schedule
 from doppler.training.progress import training_bar
 from doppler.training.reinforce import ReinforceSettings, reinforce
@@ -45,8 +46,9 @@ class Row(NamedTuple):
 @step("reinforce")
 def train(params: Params) -> list[Row]:
     """Train and save the policy; return the incumbents."""
-    chosen, settings = cases(params.training), params.reinforce
-    training = [TrainingCase(str(case), load_problem(case)) for case in chosen]
+    chosen, settings = training_set(params), params.reinforce
+    training, shown = traced_cases(chosen)
+    validation, _ = traced_cases(validation_set(params))
     policy = load_policy("models/imitation.safetensors")
     with (
         track("reinforce", "reports/reinforce.csv", params.model_dump(mode="json")) as trackers,
@@ -59,29 +61,31 @@ def train(params: Params) -> list[Row]:
                 Schedule(**settings.model_dump(include=SCHEDULE)),
                 **settings.model_dump(exclude=SCHEDULE),
             ),
+            known=shown,
+            validation=validation or None,
             seed=params.seed,
             state=state_path("reinforce"),
             tracker=trackers,
             progress=bar,
         )
     rows = []
-    for case, each in zip(chosen, training, strict=True):
-        best = incumbents.best.get(str(case))
+    for each in training:
+        best = incumbents.best.get(each.name)
         if best is None:
             continue
         info = {
             "method": "reinforce",
-            "graph": case.graph,
-            "cluster": case.cluster,
+            "graph": each.problem.graph.name,
+            "cluster": each.problem.cluster.name,
             "makespan_s": best.makespan,
             "episode": best.episode,
         }
-        Placement(best.devices, best.priority, info).save(incumbent_path(case))
+        Placement(best.devices, best.priority, info).save(incumbent_path(each.name))
         ratio = best.makespan / each.problem.lower_bound
-        rows.append(Row(str(case), best.makespan, ratio, best.episode))
+        rows.append(Row(each.name, best.makespan, ratio, best.episode))
     ratios = [row.ratio_to_bound for row in rows]
     metrics = trackers.last | {"incumbents_to_bound": float(np.exp(np.mean(np.log(ratios))))}
-    info = {"stage": "reinforce", "seed": params.seed, "training": [str(case) for case in chosen]}
+    info = {"stage": "reinforce", "seed": params.seed, "training": [case.name for case in chosen]}
     save_policy(policy, "models/policy.safetensors", {**info, "metrics": metrics})
     write_metrics("reports/reinforce.json", metrics)
     return rows

@@ -1,11 +1,21 @@
-"""Let the teacher place every training case: data/traces/CASE.safetensors."""
+"""Partition every training case and let the teacher place it: data/traces/CASE.safetensors."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from common import flow, load_problem, main, markdown_table, publish, step, traces_path
-from doppler.params import Case, Params, cases
+from common import (
+    Training,
+    flow,
+    main,
+    markdown_table,
+    publish,
+    step,
+    training_set,
+    validation_set,
+)
+from doppler.heuristics.partition import candidates
+from doppler.params import Params, TracesParams
 from doppler.training.traces import record, save_traces
 
 
@@ -16,24 +26,32 @@ class Row(NamedTuple):
     ops: int
     devices: int
     traces: int
+    best_hint_to_bound: float
 
 
-@step("record {case}")
-def show(case: Case, teacher: str, count: int, seed: int) -> Row:
-    """Record the teacher on one case and save what it did."""
-    problem = load_problem(case)
-    traces = record(problem, teacher, count, seed)
-    save_traces(traces, traces_path(case))
-    return Row(str(case), problem.n_ops, problem.n_devices, len(traces.order))
+@step("record {case.name}")
+def show(case: Training, settings: TracesParams, seed: int) -> Row:
+    """Find the hints of one case, record the teacher on it, and save both."""
+    problem = case.load()
+    found = candidates(problem, seed=seed)[: settings.hints] if settings.hints else []
+    hints = [(each.placement.devices, each.makespan) for each in found]
+    traces = record(problem, settings.teacher, settings.count, seed, hints)
+    save_traces(traces, case.traces)
+    best = min((seconds for _, seconds in hints), default=float("nan"))
+    return Row(
+        case.name,
+        problem.n_ops,
+        problem.n_devices,
+        len(traces.order),
+        best / max(problem.lower_bound, 1e-300),
+    )
 
 
 @flow(name="traces")
 def traces(params: Params) -> None:
-    """Record every training case."""
-    rows = [
-        show(case, params.traces.teacher, params.traces.count, params.seed)
-        for case in cases(params.training)
-    ]
+    """Record every case that is trained on or validated by."""
+    chosen = [*training_set(params), *validation_set(params)]
+    rows = [show(case, params.traces, params.seed) for case in chosen]
     publish("traces", f"Traces of {params.traces.teacher}", markdown_table(Row._fields, rows))
 
 

@@ -78,6 +78,11 @@ class Grid(Section):
     clusters: Annotated[list[str], Field(min_length=1)]
 
 
+def file_name(case: str) -> str:
+    """Make a file name without suffix of the name of a case."""
+    return re.sub(r"[^\w.@-]+", "-", case)
+
+
 class Case(NamedTuple):
     """A graph on a cluster, both by name."""
 
@@ -90,7 +95,7 @@ class Case(NamedTuple):
     @property
     def file_name(self) -> str:
         """The case as a file name without suffix: ``llama_layer@uniform-4``."""
-        return re.sub(r"[^\w.@-]+", "-", str(self))
+        return file_name(str(self))
 
 
 def cases(grids: Iterable[Grid]) -> list[Case]:
@@ -105,6 +110,34 @@ def cases(grids: Iterable[Grid]) -> list[Case]:
     )
 
 
+class GeneratedParams(Section):
+    """Cases that are drawn at random.
+
+    Attributes
+    ----------
+    training : int
+        To train on.
+    ops : list of two int
+        The fewest and the most ops of one.
+    validation : int
+        To choose the weights by.
+    validation_ops : list of two int
+        The fewest and the most ops of one.
+    """
+
+    training: Annotated[int, Field(ge=0)]
+    ops: Annotated[list[Count], Field(min_length=2, max_length=2)]
+    validation: Annotated[int, Field(ge=0)]
+    validation_ops: Annotated[list[Count], Field(min_length=2, max_length=2)]
+
+    @field_validator("ops", "validation_ops")
+    @classmethod
+    def _fewest_comes_first(cls, ops: list[int]) -> list[int]:
+        if ops[0] > ops[1]:
+            raise ValueError(f"the fewest ops, {ops[0]}, are more than the most, {ops[1]}")
+        return ops
+
+
 class TracesParams(Section):
     """What the teacher shows.
 
@@ -114,10 +147,13 @@ class TracesParams(Section):
         Name of the heuristic.
     count : int
         Traces of each problem.
+    hints : int
+        Partitions of each problem that are kept, at most.
     """
 
     teacher: str
     count: Count
+    hints: Annotated[int, Field(ge=0)]
 
 
 class PolicyParams(Section):
@@ -191,6 +227,14 @@ class ReinforceParams(Section):
     validate_every : int
         Updates between two looks at the greedy episodes, the best of which decide on the weights
         to end with; 0: end with the last.
+    styles : int
+        The first so many updates learn the style alone.
+    jitter : float
+        Of the runs that an episode is judged by.
+    draws : int
+        Runs with jitter of each episode; 0: one without.
+    unhinted : float
+        Share of the batches that see no hint.
     """
 
     updates: Count
@@ -203,6 +247,10 @@ class ReinforceParams(Section):
     cases: Count
     self_imitation: bool
     validate_every: Annotated[int, Field(ge=0)]
+    styles: Annotated[int, Field(ge=0)]
+    jitter: Fraction
+    draws: Annotated[int, Field(ge=0)]
+    unhinted: Annotated[float, Field(ge=0, le=1)]
 
 
 class SuiteParams(Section):
@@ -228,6 +276,8 @@ class EvaluateParams(Section):
         Small graphs; large ones and several nodes; irregular ones.
     zero_shot : list of Grid
         Cases whose graphs no training has seen, for the policy alone.
+    zero_shot_large : list of Grid
+        The same with thousands of ops and several nodes.
     samples : int
         Sampled episodes of the zero-shot comparison.
     search : float
@@ -242,6 +292,7 @@ class EvaluateParams(Section):
     large: SuiteParams
     operators: SuiteParams
     zero_shot: Annotated[list[Grid], Field(min_length=1)]
+    zero_shot_large: Annotated[list[Grid], Field(min_length=1)]
     samples: Count
     search: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     jitter: Fraction
@@ -371,6 +422,7 @@ class Params(Section):
         What the graphs stage builds, by name.
     training : list of Grid
         Problems that the teacher shows and the policy is trained on.
+    generated : GeneratedParams
     traces : TracesParams
     policy : PolicyParams
     imitate : ImitateParams
@@ -383,6 +435,7 @@ class Params(Section):
     seed: Annotated[int, Field(ge=0, lt=2**32)]
     graphs: Annotated[dict[Name, GraphParams], Field(min_length=1)]
     training: Annotated[list[Grid], Field(min_length=1)]
+    generated: GeneratedParams
     traces: TracesParams
     policy: PolicyParams
     imitate: ImitateParams
@@ -431,7 +484,7 @@ class Params(Section):
     def evaluated(self) -> list[Case]:
         """All cases of the evaluation, each once."""
         suites = [grid for suite in self.evaluate.suites.values() for grid in suite.cases]
-        return cases([*suites, *self.evaluate.zero_shot])
+        return cases([*suites, *self.evaluate.zero_shot, *self.evaluate.zero_shot_large])
 
     @property
     def stored_graphs(self) -> list[str]:
@@ -457,11 +510,12 @@ class Params(Section):
     @model_validator(mode="after")
     def _held_out_is_held_out(self) -> Self:
         trained = {case.graph for case in cases(self.training)}
-        for case in cases(self.evaluate.zero_shot):
-            if case.graph in trained:
-                raise ValueError(
-                    f"evaluate.zero_shot: {case.graph} is trained on; name a graph that is not"
-                )
+        for section, grids in self._grids():
+            for case in cases(grids) if "zero_shot" in section else ():
+                if case.graph in trained:
+                    raise ValueError(
+                        f"{section}: {case.graph} is trained on; name a graph that is not"
+                    )
         return self
 
     def _grids(self) -> Iterator[tuple[str, list[Grid]]]:
@@ -469,6 +523,7 @@ class Params(Section):
         for name, suite in self.evaluate.suites.items():
             yield f"evaluate.{name}", suite.cases
         yield "evaluate.zero_shot", self.evaluate.zero_shot
+        yield "evaluate.zero_shot_large", self.evaluate.zero_shot_large
 
 
 def load_params(path: str | Path = "params.yaml") -> Params:

@@ -124,3 +124,4 @@ def test_no_graph_that_counts_as_held_out_is_trained_on_under_another_name() -> 
     held_out = [case for case in params.evaluated if params.trained(case) == "none"]
     assert set(held_out) >= set(cases(params.evaluate.zero_shot))
     assert not graphs(held_out) & graphs(cases(params.training))
+    assert len(cases(params.evaluate.zero_shot_large)) == 10

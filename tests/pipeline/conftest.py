@@ -71,15 +71,17 @@ def small(values: dict) -> dict:
         "grid": {"workload": "lstm_grid", "sizes": {"steps": 3, "layers": 2}, "tiles": {}},
     }
     values["training"] = [{"graphs": ["small", "smaller"], "clusters": ["uniform:2"]}]
-    values["traces"]["count"] = 2
+    values["generated"].update(training=1, ops=[200, 800], validation=1, validation_ops=[200, 800])
+    values["traces"].update(count=2, hints=1)
     values["policy"].update(embedding=8, layers=1, hidden=8, code=2)
     values["imitate"].update(updates=2, log_every=1)
-    values["reinforce"].update(updates=3, episodes=4, log_every=1)
+    values["reinforce"].update(updates=3, episodes=4, log_every=1, styles=1)
     values["evaluate"].update(
         suite={"budget": 0.01, "cases": [{"graphs": ["small"], "clusters": ["p100x4"]}]},
         large={"budget": 0.01, "cases": [{"graphs": ["large"], "clusters": ["v100_2x4"]}]},
         operators={"budget": 0.01, "cases": [{"graphs": ["grid"], "clusters": ["uniform:2"]}]},
         zero_shot=[{"graphs": ["held_out"], "clusters": ["uniform:3"]}],
+        zero_shot_large=[{"graphs": ["held_out"], "clusters": ["uniform:4"]}],
         search=0.01,
         samples=2,
         jitter_seeds=2,

@@ -36,7 +36,7 @@ def test_embeddings_and_gradients_are_those_of_dense_matrices(graph: Graph) -> N
     edges = np.zeros((graph.n_ops, graph.n_ops), np.float32)
     edges[graph.dst, graph.src] = 1.0
     reads = torch.from_numpy(edges)
-    found = encoder(*inputs)
+    found = encoder(inputs.features, inputs.producers, inputs.consumers)
     h = torch.relu(encoder.enter(inputs.features))
     for layer in encoder.rounds:
         h = dense_layer(layer, h, reads)
@@ -65,7 +65,7 @@ def test_labels_of_ops_do_not_matter() -> None:
     with torch.no_grad():
         heads = policy(policy_inputs(Problem(graph, Cluster.uniform(3))))
         relabelled = policy(policy_inputs(Problem(other, Cluster.uniform(3))))
-    for found, wanted in zip(relabelled, heads, strict=True):
+    for found, wanted in zip(relabelled[:3], heads[:3], strict=True):
         torch.testing.assert_close(found[label], wanted, rtol=1e-4, atol=1e-5)
 
 
@@ -91,6 +91,7 @@ def test_information_travels_one_edge_a_round_both_ways() -> None:
     changed = inputs.features.clone()
     changed[4] += 1.0
     with torch.no_grad():
-        difference = encoder(*inputs) - encoder(changed, inputs.producers, inputs.consumers)
+        before = encoder(inputs.features, inputs.producers, inputs.consumers)
+        difference = before - encoder(changed, inputs.producers, inputs.consumers)
     felt = difference.abs().sum(1) > 1e-6
     assert felt.tolist() == [False, False, True, True, True, True, True, False, False]

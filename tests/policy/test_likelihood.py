@@ -127,11 +127,13 @@ def test_every_weight_learns() -> None:
     problem = Problem(weighty_graph(), Cluster.load("p100x4"))
     policy = random_policy()
     _, weights = encode(policy, problem)
-    record = Roller(problem, 1).play(weights, SAMPLE, range(4), recorded=True).record
+    roller = Roller(problem, 1)
+    record = roller.play(weights, SAMPLE, range(4), recorded=True, spread=1.0).record
     steps = log_probabilities(policy, policy(policy_inputs(problem)), problem, record)
     choice = torch.from_numpy(record.choice.astype(np.int64)).unsqueeze(-1)
     advantage = torch.tensor([1.0, -2.0, 0.5, 0.5]).unsqueeze(-1)
-    (advantage * (steps.select + steps.place.gather(-1, choice).squeeze(-1))).sum().backward()
+    chosen = steps.select + steps.place.gather(-1, choice).squeeze(-1)
+    ((advantage * chosen).sum() + (advantage[:, 0] * steps.style).sum()).backward()
     for name, parameter in policy.named_parameters():
         assert parameter.grad is not None, name
         assert bool(torch.isfinite(parameter.grad).all()), name

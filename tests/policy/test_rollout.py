@@ -23,6 +23,7 @@ from policies import (
 from doppler import Cluster, Device, Graph, Placement, Problem, simulate
 from doppler.cluster.cluster import fully_connected
 from doppler.errors import PlacementError
+from doppler.policy.features import STYLED
 from doppler.policy.hint import make_hint
 from doppler.policy.likelihood import device_state, log_probabilities
 from doppler.policy.network import Sizes
@@ -44,13 +45,14 @@ def kernel_scores(weights: Weights, record: Record) -> np.ndarray:
     hidden = np.empty(weights.node.shape[1], np.float32)
     for index in range(episodes):
         codes = np.zeros((n_devices, weights.code.shape[1]), np.float32)
+        direct = (weights.direct * np.exp(record.style[index])).astype(np.float32)
         members = np.zeros(n_devices, np.float32)
         for step in range(n_ops):
             op, device = record.order[index, step], record.choice[index, step]
             found = np.flatnonzero(record.allowed[index, step]).astype(np.int32)
             seen = record.features[index, step].astype(np.float64)
             out = np.empty(n_devices)
-            score_devices(weights, op, found, len(found), seen, codes, members, hidden, out)
+            score_devices(weights, direct, op, found, len(found), seen, codes, members, hidden, out)
             scores[index, step, found] = out[: len(found)]
             codes[device] += weights.code[op]
             members[device] += 1
@@ -65,7 +67,9 @@ def test_kernel_and_torch_score_alike(problem: Problem, seed: int, hinted: bool)
     roller = Roller(problem, 1)
     hint = random_hint(problem, seed) if hinted else None
     for mode in (GREEDY, SAMPLE):
-        record = roller.play(weights, mode, [seed, seed + 1], recorded=True, hint=hint).record
+        record = roller.play(
+            weights, mode, [seed, seed + 1], recorded=True, hint=hint, spread=seed % 2
+        ).record
         with torch.no_grad():
             wanted = log_probabilities(policy, heads, problem, record).place.numpy()
         scores = kernel_scores(weights, record)
@@ -198,6 +202,29 @@ def test_a_new_policy_follows_a_hint() -> None:
     with_it = roller.play(weights, GREEDY, [0], hint=hint).devices(0)
     without = roller.play(weights, GREEDY, [0]).devices(0)
     assert (with_it == hint.devices).mean() > 0.5 > (without == hint.devices).mean()
+
+
+def test_styles_vary_as_they_say() -> None:
+    problem = Problem(weighty_graph(2, 20), Cluster.uniform(4))
+    _, weights = encode(random_policy(), problem)
+    roller = Roller(problem, 1)
+    varied = roller.play(weights, GREEDY, range(2000), spread=2.0).record.style - weights.style
+    np.testing.assert_allclose(varied.std(axis=0), 2 * STYLED, atol=0.1)
+    np.testing.assert_allclose(varied.mean(axis=0), 0.0, atol=0.2)
+    plain = roller.play(weights, GREEDY, [0, 1]).record
+    assert (plain.style == weights.style).all()
+    assert np.array_equal(plain.choice[0], plain.choice[1])
+
+
+def test_jitter_is_drawn_alike_for_all_episodes() -> None:
+    problem = Problem(weighty_graph(2, 40), Cluster.uniform(4))
+    _, weights = encode(random_policy(), problem)
+    episodes = Roller(problem, 1).play(weights, GREEDY, [0, 1], jitter=0.1, draws=3)
+    assert np.array_equal(episodes.noisy[0], episodes.noisy[1])
+    placement = Placement(episodes.devices(0), episodes.priority(0))
+    for draw, makespan in enumerate(episodes.noisy[0]):
+        assert makespan == simulate(problem, placement, jitter=0.1, seed=draw).makespan
+    np.testing.assert_allclose(episodes.costs, episodes.noisy.mean(axis=1))
 
 
 def test_a_hint_must_suit_the_problem() -> None:

@@ -39,12 +39,12 @@ def test_what_overflows_memory_is_no_incumbent() -> None:
     roomy = TrainingCase("case", Problem(graph, cluster_of(2)))
     batch = played(roomy, range(8))
     incumbents = Incumbents()
-    incumbents.offer("case", Episodes(batch.record, batch.makespans, np.ones(8)))
+    incumbents.offer("case", Episodes(batch.record, batch.makespans, np.ones(8), batch.noisy))
     assert not incumbents.best
     assert incumbents.episodes == {"case": 8}
     fits = np.ones(8)
     fits[batch.makespans.argmax()] = 0.0
-    incumbents.offer("case", Episodes(batch.record, batch.makespans, fits))
+    incumbents.offer("case", Episodes(batch.record, batch.makespans, fits, batch.noisy))
     best = incumbents.best["case"]
     assert best.makespan == batch.makespans.max()
     assert best.episode == 8 + batch.makespans.argmax() + 1

@@ -87,7 +87,9 @@ def exact_gradient(policy: DualPolicy, case: TrainingCase) -> np.ndarray:
     likely = taken(log_probabilities(policy, heads, case.problem, record), record).sum(dim=1).exp()
     assert float(likely.detach().sum()) == pytest.approx(1.0, abs=1e-5)
     expected = (likely * torch.from_numpy(makespans)).sum()
-    return flat(list(torch.autograd.grad(expected, list(policy.parameters()))))
+    return flat(
+        list(torch.autograd.grad(expected, list(policy.parameters()), materialize_grads=True))
+    )
 
 
 def test_the_estimate_agrees_with_the_exact_gradient_of_the_expected_makespan() -> None:

@@ -22,7 +22,7 @@ from doppler.training.traces import TEACHERS, Traces, load_traces, record, save_
 
 def equal(a: Traces, b: Traces) -> bool:
     return a.fingerprint == b.fingerprint and all(
-        x.dtype == y.dtype and np.array_equal(x, y) for x, y in zip(a[:3], b[:3], strict=True)
+        x.dtype == y.dtype and np.array_equal(x, y) for x, y in zip(a[:6], b[:6], strict=True)
     )
 
 
@@ -56,6 +56,24 @@ def test_traces_are_seeded_and_differ(teacher: str) -> None:
     assert equal(record(problem, teacher, 3, seed=1), record(problem, teacher, 3, seed=1))
     first, second = record(problem, teacher, 2, seed=1), record(problem, teacher, 2, seed=2)
     assert not equal(first, second) or not first.tied.sum(axis=2).max() > 1
+
+
+def test_a_trace_follows_each_hint_as_far_as_that_pays() -> None:
+    case = small_case(0, 40)
+    problem = case.problem
+    spread, alone = np.arange(40, dtype=np.int32) % 3, np.zeros(40, np.int32)
+    traces = record(problem, "critical_path", 1, 0, [(spread, 50.0), (alone, 70.0)])
+    assert traces.hint.tolist() == [-1, 0, 1]
+    assert traces.seconds.tolist() == [50.0, 70.0]
+    for index, hint in enumerate(traces.made_hints(problem)):
+        assert np.array_equal(hint.devices, (spread, alone)[index])
+        order, choice = traces.order[index + 1], traces.choice[index + 1]
+        devices, priority = np.empty_like(choice), np.empty_like(order)
+        devices[order], priority[order] = choice, np.arange(40)
+        strict = Placement(hint.devices, priority)
+        found = simulate(problem, Placement(devices, priority)).makespan
+        assert found <= simulate(problem, strict).makespan * 1.1
+        assert (traces.tied[index + 1].sum(axis=1) == 1).all()
 
 
 def test_unknown_teacher() -> None:
@@ -104,15 +122,15 @@ def with_header(header: object) -> Callable[[Path], None]:
         (not_safetensors, "corrupt, or not a trace file"),
         (cut_short, "corrupt, or not a trace file"),
         (a_directory, "corrupt, or not a trace file"),
-        (a_policy, "corrupt, or not a trace file"),
+        (a_policy, "a safetensors file, but not of traces"),
         (nothing, "no such trace file; run the traces stage"),
         (with_header([]), "a safetensors file, but not of traces"),
         (
             with_header({"format": "doppler-traces", "version": 0}),
-            "traces of version 0, this Doppler reads 1; record them again",
+            "traces of version 0, this Doppler reads 2; record them again",
         ),
         (
-            with_header({"format": "doppler-traces", "version": 1, "fingerprint": "another"}),
+            with_header({"format": "doppler-traces", "version": 2, "fingerprint": "another"}),
             "recorded on another problem than .* on 'equal'; record it again",
         ),
     ],
@@ -160,7 +178,20 @@ def fewer_devices(traces: Traces) -> Traces:
 
 
 def no_trace(traces: Traces) -> Traces:
-    return Traces(*(array[:0] for array in traces[:3]), traces.fingerprint)
+    empty = {name: getattr(traces, name)[:0] for name in ("order", "choice", "tied", "hint")}
+    return traces._replace(**empty)
+
+
+def hint_that_is_not_there(traces: Traces) -> Traces:
+    return traces._replace(hint=np.ones(2, np.int32))
+
+
+def hint_on_a_far_device(traces: Traces) -> Traces:
+    return traces._replace(hints=np.full((1, 12), 3, np.int32), seconds=np.ones(1))
+
+
+def endless_hint(traces: Traces) -> Traces:
+    return traces._replace(hints=np.zeros((1, 12), np.int32), seconds=np.full(1, np.inf))
 
 
 def long_ints(traces: Traces) -> Traces:
@@ -177,6 +208,9 @@ def long_ints(traces: Traces) -> Traces:
         (fewer_choices, "arrays of other shapes than 12 ops on 3 devices have"),
         (fewer_devices, "arrays of other shapes than 12 ops on 3 devices have"),
         (no_trace, "arrays of other shapes than 12 ops on 3 devices have"),
+        (hint_that_is_not_there, "follows a hint that is not there"),
+        (hint_on_a_far_device, "a hint uses a device that the cluster lacks"),
+        (endless_hint, "the seconds of a hint are not finite numbers"),
         (long_ints, "arrays of other types than traces have"),
     ],
 )

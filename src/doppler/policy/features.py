@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from doppler.errors import UnknownNameError
 from doppler.problem import Problem
-from doppler.schedule.affinity import forced_communication
 from doppler.schedule.compiled import lean
 from doppler.schedule.partial import earliest_starts
 
@@ -68,6 +67,24 @@ PAPER_FEATURES = (
     "inputs_latest_end",
     "start",
 )
+
+# How much an episode may vary the direct weight of a feature: standard deviation of the logarithm
+# of a factor that is drawn once for the episode.
+STYLE_SPREAD = {
+    "end_above_least": 0.4,
+    "affinity_above_least": 0.5,
+    "transfers_above_least": 0.5,
+    "shared_affinity_above_least": 0.5,
+    "shared_transfers_above_least": 0.5,
+    "on_hint": 1.0,
+    "on_hint_node": 0.7,
+    "consumers_hinted": 0.7,
+}
+STYLED = np.array([STYLE_SPREAD.get(name, 0.0) for name in DEVICE_FEATURES])
+
+# Of a problem as a whole: means and deviations of the node features, and the cluster's shape.
+CLUSTER_FEATURES = ("devices", "nodes", "far_to_near", "sharers")
+SUMMARY_SIZE = 2 * len(NODE_FEATURES) + len(CLUSTER_FEATURES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +206,29 @@ def node_features(problem: Problem) -> npt.NDArray[np.float32]:
     return np.stack([np.asarray(column, np.float32) for column in columns], axis=1)
 
 
+def problem_summary(problem: Problem, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Describe a problem as a whole, by the node features of its ops.
+
+    Returns
+    -------
+    float32 array, shape [SUMMARY_SIZE]
+    """
+    nodes, factor = problem.nodes, problem.arrays.factor
+    apart = nodes[:, None] != nodes[None, :]
+    near = ~apart & ~np.eye(problem.n_devices, dtype=bool)
+    far_to_near = 0.0
+    if apart.any() and near.any() and factor[near].mean() > 0.0:
+        far_to_near = np.log(max(factor[apart].mean() / factor[near].mean(), 1e-3))
+    cluster = (
+        np.log(problem.n_devices),
+        np.log(nodes.max() + 1),
+        far_to_near,
+        np.log1p(max(_sharers(problem.arrays.channel).mean(), 0.0)),
+    )
+    parts = (features.mean(axis=0), features.std(axis=0), np.array(cluster))
+    return np.concatenate(parts).astype(np.float32)
+
+
 @lean
 def _squash(value):  # type: ignore[no-untyped-def]
     """Keep small values as they are and large ones in reach: sign(x) log(1 + |x|)."""
@@ -197,7 +237,7 @@ def _squash(value):  # type: ignore[no-untyped-def]
 
 @lean
 def device_features(  # type: ignore[no-untyped-def]
-    arrays, scale, hint, partial, load, found, n_found, n_inputs, op, scratch, features
+    arrays, scale, hint, partial, load, horizon, found, n_found, n_inputs, op, scratch, features
 ):
     """Describe what placing an op on each candidate device would mean.
 
@@ -211,9 +251,12 @@ def device_features(  # type: ignore[no-untyped-def]
         The schedule so far, the op's inputs gathered.
     load : float64 array, shape [devices]
         Sum of the op times placed on each device.
+    horizon : float
+        When the last device is free, seconds.
     found : int32 array, shape [devices]
         The first ``n_found`` are the candidates.
     scratch : float64 array, shape [6, devices]
+        The first two rows are what :func:`sibling_volumes` fills.
     features : float64 array, shape [devices, len(DEVICE_FEATURES)]
         Filled for the candidates.
     """
@@ -223,9 +266,13 @@ def device_features(  # type: ignore[no-untyped-def]
     succ_ptr, succ = arrays.succ_ptr, arrays.succ
     latency, factor, volume = arrays.latency, arrays.factor, arrays.volume
     mean_compute = scale.mean_compute
-    affinity, starts = scratch[2], scratch[3]
     volume_on, count_on, sharers = scratch[0], scratch[1], scale.sharers
-    forced_communication(arrays, placed, op, scratch[0], scratch[1], affinity)
+    sources, starts = scratch[2], scratch[3]
+    n_sources = 0
+    for device in range(len(load)):
+        if count_on[device] > 0.0:
+            sources[n_sources] = device
+            n_sources += 1
     earliest_starts(arrays, partial, n_inputs, starts, scratch[5])
     hinted, node_of, above_bound = hint.devices, hint.nodes, hint.above_bound
     consumers_on = scratch[4]
@@ -246,9 +293,6 @@ def device_features(  # type: ignore[no-untyped-def]
     least_sent = np.inf
     least_shared_affinity = np.inf
     least_shared_sent = np.inf
-    horizon = 0.0
-    for device in range(len(load)):
-        horizon = max(horizon, device_free[device])
     input_total = 0.0
     for index in range(n_inputs):
         input_total += mean_compute[inputs[index]]
@@ -258,6 +302,7 @@ def device_features(  # type: ignore[no-untyped-def]
         cost = compute[op, device]
         sent = 0.0
         shared_sent = 0.0
+        affinity = 0.0
         shared_affinity = 0.0
         held = 0.0
         n_held = 0
@@ -281,19 +326,22 @@ def device_features(  # type: ignore[no-untyped-def]
                     duration = latency[source, device] + volume[producer] * factor[source, device]
                     sent += duration
                     shared_sent += duration * sharers[source, device]
-        for source in range(len(load)):
-            if count_on[source] > 0.0 and sharers[source, device] > 0.0:
-                shared_affinity += sharers[source, device] * (
+        for index in range(n_sources):
+            source = np.int64(sources[index])
+            if source != device:
+                forced = (
                     count_on[source] * latency[source, device]
                     + volume_on[source] * factor[source, device]
                 )
+                affinity += forced
+                shared_affinity += sharers[source, device] * forced
         features[device, 0] = load[device] * per_share
         features[device, 2] = held / input_total if input_total > 0.0 else 0.0
         features[device, 3] = _squash((horizon - first) * unit) if n_held > 0 else 0.0
         features[device, 4] = _squash((horizon - last) * unit) if n_held > 0 else 0.0
         features[device, 5] = _squash((start - horizon) * unit)
         features[device, 8] = _squash(cost * unit)
-        features[device, 10] = _squash(affinity[device] * unit)
+        features[device, 10] = _squash(affinity * unit)
         features[device, 12] = _squash(sent * unit)
         features[device, 14] = 1.0 if n_held > 0 else 0.0
         features[device, 15] = _squash((horizon - device_free[device]) * unit)
@@ -306,7 +354,7 @@ def device_features(  # type: ignore[no-untyped-def]
         least_start = min(least_start, start)
         least_end = min(least_end, start + cost)
         least_cost = min(least_cost, cost)
-        least_affinity = min(least_affinity, affinity[device])
+        least_affinity = min(least_affinity, affinity)
         least_sent = min(least_sent, sent)
         least_shared_affinity = min(least_shared_affinity, shared_affinity)
         least_shared_sent = min(least_shared_sent, shared_sent)
@@ -315,7 +363,7 @@ def device_features(  # type: ignore[no-untyped-def]
         features[device, 6] = start
         features[device, 7] = start + cost
         features[device, 9] = cost
-        features[device, 11] = affinity[device]
+        features[device, 11] = affinity
         features[device, 13] = sent
         features[device, 16] = shared_affinity
         features[device, 17] = shared_sent

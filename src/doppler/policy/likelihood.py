@@ -10,6 +10,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
+from doppler.policy.features import STYLED
 from doppler.policy.network import DualPolicy, Heads
 from doppler.policy.rollout import Record
 from doppler.problem import Arrays, Problem
@@ -26,10 +27,13 @@ class LogProbabilities(NamedTuple):
         Of SEL's choices.
     place : float tensor, shape [episodes, ops, devices]
         Of all that PLC could choose; -inf where it could not.
+    style : float tensor, shape [episodes]
+        Density of the episode's style, but for a constant.
     """
 
     select: Tensor
     place: Tensor
+    style: Tensor
 
 
 @njit(cache=True, nogil=True)
@@ -109,9 +113,25 @@ def log_probabilities(
     choice = torch.from_numpy(record.choice.astype(np.int64))
     features = torch.from_numpy(record.features)
     state = device_state(heads, order, choice, problem.n_devices)
-    score = policy.score(heads, order, features, state)
+    style = torch.from_numpy(record.style).float()
+    score = policy.score(heads, order, features, state, style.exp())
     score = score.masked_fill(~torch.from_numpy(record.allowed), -torch.inf)
     return LogProbabilities(
         select_log_probabilities(heads.logits, problem.arrays, record.order),
         torch.log_softmax(score, dim=-1),
+        style_density(heads.style, style),
     )
+
+
+def style_density(mean: Tensor, style: Tensor) -> Tensor:
+    """Logarithm of the normal density of each style, spread as in training, shape [episodes].
+
+    Parameters
+    ----------
+    mean : float tensor, shape [device features]
+    style : float tensor, shape [episodes, device features]
+    """
+    spread = torch.from_numpy(STYLED).float()
+    varied = spread > 0
+    distance = (style - mean)[:, varied] / spread[varied]
+    return -0.5 * (distance**2).sum(dim=1)

@@ -15,14 +15,20 @@ from doppler.policy.encoder import Encoder
 from doppler.policy.features import (
     DEVICE_FEATURES,
     NODE_FEATURES,
+    STYLED,
+    SUMMARY_SIZE,
     FeatureSet,
     node_features,
+    problem_summary,
 )
+from doppler.policy.hint import SUMMARY, Hint
 from doppler.policy.rollout import Weights
 from doppler.problem import Problem
 
 # Float64 normalisers of a whole episode stay exact while no logit leaves this range.
 LOGIT_RANGE = 10.0
+# A style changes a weight by at most e to this.
+STYLE_RANGE = 3.0
 # Scores are that many times what the layers give, so that a step of the optimiser, which moves each
 # weight about as far, moves them about as far as they have to go.
 SCORE_SCALE = 12.0
@@ -56,11 +62,14 @@ class Inputs(NamedTuple):
     Attributes
     ----------
     features : float32 tensor, shape [ops, node features]
+    summary : float32 tensor, shape [SUMMARY_SIZE]
+        Of the problem as a whole.
     producers, consumers : sparse CSR float32 tensor, shape [ops, ops]
         Ones in the row of each op at those that it reads, and at those that read it.
     """
 
     features: Tensor
+    summary: Tensor
     producers: Tensor
     consumers: Tensor
 
@@ -76,18 +85,22 @@ class Heads(NamedTuple):
         PLC's first layer, the part of the op.
     code : float tensor, shape [ops, code]
         What an op adds to the state of its device.
+    style : float tensor, shape [device features]
+        Mean of the logarithms of the factors on PLC's direct weights.
     """
 
     logits: Tensor
     node: Tensor
     code: Tensor
+    style: Tensor
 
 
 def policy_inputs(problem: Problem) -> Inputs:
     """Make the tensors that the encoder reads."""
-    arrays = problem.arrays
+    arrays, features = problem.arrays, node_features(problem)
     return Inputs(
-        torch.from_numpy(node_features(problem)),
+        torch.from_numpy(features),
+        torch.from_numpy(problem_summary(problem, features)),
         _neighbours(arrays.pred_ptr, arrays.pred),
         _neighbours(arrays.succ_ptr, arrays.succ),
     )
@@ -118,6 +131,7 @@ class DualPolicy(nn.Module):
     """
 
     used: Tensor
+    styled: Tensor
 
     def __init__(self, sizes: Sizes | None = None, features: FeatureSet | None = None) -> None:
         super().__init__()
@@ -134,7 +148,11 @@ class DualPolicy(nn.Module):
         self.second = nn.Linear(hidden, 1, bias=False)
         self.direct = nn.Linear(len(DEVICE_FEATURES), 1, bias=False)
         self.select_direct = nn.Linear(len(NODE_FEATURES), 1)
+        self.style_hidden = nn.Linear(SUMMARY_SIZE + len(SUMMARY), hidden)
+        self.style_out = nn.Linear(hidden, len(DEVICE_FEATURES))
         self._start_as_list_scheduler()
+        styled = torch.tensor(STYLED, dtype=torch.float32)
+        self.register_buffer("styled", styled, persistent=False)
         used = torch.tensor(self.features.used, dtype=torch.float32)
         self.register_buffer("used", used, persistent=False)
 
@@ -153,24 +171,49 @@ class DualPolicy(nn.Module):
             self.direct.weight.zero_()
             for name in ("end_above_least", "affinity_above_least", "transfers_above_least"):
                 self.direct.weight[0, DEVICE_FEATURES.index(name)] = -4.0
+            self.style_out.weight.zero_()
+            self.style_out.bias.zero_()
+            for name in ("shared_affinity_above_least", "shared_transfers_above_least"):
+                self.direct.weight[0, DEVICE_FEATURES.index(name)] = -0.5
             # A hint is followed but for what would cost several times as long as the op.
             self.direct.weight[0, DEVICE_FEATURES.index("on_hint")] = 8.0
-            self.direct.weight[0, DEVICE_FEATURES.index("on_hint_node")] = 1.0
+            for name in ("on_hint_node", "consumers_hinted"):
+                self.direct.weight[0, DEVICE_FEATURES.index(name)] = 1.0
 
     def place_parameters(self) -> list[Tensor]:
         """Return the parameters of PLC that come after the encoder's outputs."""
         layers = (self.first, self.first_code, self.second, self.direct)
         return [layer.weight for layer in layers]
 
-    def forward(self, inputs: Inputs) -> Heads:
-        """Encode a problem."""
-        embedded = self.encoder(*inputs)
+    def forward(self, inputs: Inputs, hint: Hint | None = None) -> Heads:
+        """Encode a problem, and choose the style of the episodes that see a hint."""
+        embedded = self.encoder(inputs.features, inputs.producers, inputs.consumers)
         raw = self.select_out(torch.relu(self.select_hidden(embedded)))
         raw = (raw + self.select_direct(inputs.features)).squeeze(-1)
         logits = LOGIT_RANGE * torch.tanh(raw)
-        return Heads(logits, self.node(embedded), self.code(embedded))
+        return Heads(logits, self.node(embedded), self.code(embedded), self.style(inputs, hint))
 
-    def score(self, heads: Heads, order: Tensor, features: Tensor, state: Tensor) -> Tensor:
+    def style(self, inputs: Inputs, hint: Hint | None = None) -> Tensor:
+        """Choose how much each device feature counts in the episodes of a problem.
+
+        Returns
+        -------
+        float tensor, shape [device features]
+            Mean of the logarithm of the factor on its direct weight; 0 where none is drawn.
+        """
+        given = np.zeros(len(SUMMARY), np.float32) if hint is None else hint.summary
+        seen = torch.cat([inputs.summary, torch.from_numpy(given)])
+        raw: Tensor = self.style_out(torch.relu(self.style_hidden(seen)))
+        return STYLE_RANGE * torch.tanh(raw / STYLE_RANGE) * (self.styled > 0)
+
+    def score(
+        self,
+        heads: Heads,
+        order: Tensor,
+        features: Tensor,
+        state: Tensor,
+        factor: Tensor | None = None,
+    ) -> Tensor:
         """Score devices for a batch of steps.
 
         Parameters
@@ -182,6 +225,8 @@ class DualPolicy(nn.Module):
         state : float tensor, shape [..., ops, devices, code]
             Sum of the codes of the ops that are on each device before the step, divided by one
             more than their number.
+        factor : float tensor, shape [..., device features], optional
+            On the direct weights in each episode.
 
         Returns
         -------
@@ -189,7 +234,8 @@ class DualPolicy(nn.Module):
         """
         seen = features * self.used
         hidden = self.node_part(heads, order) + self.first(seen) + self.first_code(state)
-        score: Tensor = (self.second(torch.relu(hidden)) + self.direct(seen)).squeeze(-1)
+        counted = seen if factor is None else seen * factor[..., None, None, :]
+        score: Tensor = (self.second(torch.relu(hidden)) + self.direct(counted)).squeeze(-1)
         return SCORE_SCALE * score
 
     @staticmethod
@@ -212,4 +258,15 @@ class DualPolicy(nn.Module):
             single(self.first_code.weight.T),
             single(SCORE_SCALE * self.second.weight[0]),
             single(SCORE_SCALE * self.direct.weight[0] * self.used),
+            heads.style.detach().double().numpy(),
         )
+
+
+def list_scheduler() -> DualPolicy:
+    """Make a policy that is the sibling-affinity list schedule, by b-level, and follows a hint."""
+    policy = DualPolicy(Sizes(embedding=1, layers=1, hidden=1, code=1))
+    with torch.no_grad():
+        for layer in (policy.second, policy.select_out):
+            for parameter in layer.parameters():
+                parameter.zero_()
+    return policy

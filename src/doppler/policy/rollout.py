@@ -19,14 +19,23 @@ import numpy.typing as npt
 from numba import njit
 
 from doppler.cores import cores
-from doppler.policy.features import DEVICE_FEATURES, Scales, device_features, scales
+from doppler.policy.features import DEVICE_FEATURES, STYLED, Scales, device_features, scales
 from doppler.policy.hint import Hint, no_hint
+from doppler.policy.shortlist import (
+    Shortlist,
+    device_kinds,
+    make_shortlist,
+    occupy,
+    reset,
+    shorten,
+)
 from doppler.problem import Problem
+from doppler.schedule.affinity import sibling_volumes
 from doppler.schedule.compiled import lean
 from doppler.schedule.partial import Partial, empty, gather, make_partial, place
 from doppler.schedule.ranks import rank_of
 from doppler.schedule.room import Room, choices, clear, make_room, take
-from doppler.simulator.kernel import Workspace, heap_pop, heap_push, make_workspace
+from doppler.simulator.kernel import Workspace, heap_pop, heap_push, make_workspace, run
 from doppler.simulator.score import Score, score_of
 
 FloatArray = npt.NDArray[np.float64]
@@ -35,6 +44,8 @@ IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 
 GREEDY, SAMPLE, FOLLOW = 0, 1, 2
+# What memory beyond the capacity costs, as makespans per capacity.
+OVERFLOW_WEIGHT = 10.0
 
 
 class Weights(NamedTuple):
@@ -53,6 +64,8 @@ class Weights(NamedTuple):
     second : float32 array, shape [hidden]
     direct : float32 array, shape [device features]
         From the device features straight to the score.
+    style : float64 array, shape [device features]
+        Mean of the logarithm of the factor on each direct weight.
     """
 
     logits: FloatArray
@@ -62,6 +75,7 @@ class Weights(NamedTuple):
     first_code: SingleArray
     second: SingleArray
     direct: SingleArray
+    style: FloatArray
 
 
 class Record(NamedTuple):
@@ -74,14 +88,27 @@ class Record(NamedTuple):
     choice : int32 array, shape [episodes, ops]
         The devices that PLC chose.
     allowed : bool array, shape [episodes, ops, devices]
-        The devices that PLC could choose from.
+        The devices that PLC could choose from, see :func:`shorten`.
     features : float32 array, shape [episodes, ops, devices, device features]
+    style : float64 array, shape [episodes, device features]
+        Logarithms of the factors on the direct weights that the episode had.
     """
 
     order: IntArray
     choice: IntArray
     allowed: BoolArray
     features: SingleArray
+    style: FloatArray
+
+    def joined(self, other: Record) -> Record:
+        """Return these episodes and others of the same problem."""
+        return Record(
+            np.concatenate([self.order, other.order]),
+            np.concatenate([self.choice, other.choice]),
+            np.concatenate([self.allowed, other.allowed]),
+            np.concatenate([self.features, other.features]),
+            np.concatenate([self.style, other.style]),
+        )
 
     def part(self, episodes: slice) -> Record:
         """Return some of the episodes, without a copy."""
@@ -90,6 +117,7 @@ class Record(NamedTuple):
             self.choice[episodes],
             self.allowed[episodes],
             self.features[episodes],
+            self.style[episodes],
         )
 
 
@@ -112,8 +140,11 @@ class Scratch(NamedTuple):
     members : float32 array, shape [devices]
         Number of ops on each device.
     hidden : float32 array, shape [hidden]
+    direct : float32 array, shape [device features]
+        The direct weights in the style of the episode.
     features : float64 array, shape [devices, device features]
     trial : float64 array, shape [6, devices]
+    shortlist : Shortlist
     """
 
     partial: Partial
@@ -128,11 +159,13 @@ class Scratch(NamedTuple):
     codes: SingleArray
     members: SingleArray
     hidden: SingleArray
+    direct: SingleArray
     features: FloatArray
     trial: FloatArray
+    shortlist: Shortlist
 
 
-def make_scratch(problem: Problem, hidden: int, code: int) -> Scratch:
+def make_scratch(problem: Problem, kinds: IntArray, hidden: int, code: int) -> Scratch:
     """Allocate the scratch arrays of one thread."""
     arrays = problem.arrays
     n_ops, n_devices = arrays.compute.shape
@@ -150,14 +183,16 @@ def make_scratch(problem: Problem, hidden: int, code: int) -> Scratch:
         np.empty((n_devices, code), np.float32),
         np.empty(n_devices, np.float32),
         np.empty(hidden, np.float32),
+        np.empty(len(DEVICE_FEATURES), np.float32),
         np.empty((n_devices, len(DEVICE_FEATURES))),
         np.empty((6, n_devices)),
+        make_shortlist(kinds),
     )
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "arcp", "nsz"})
 def score_devices(  # type: ignore[no-untyped-def]
-    weights, op, found, n_found, features, codes, members, hidden, scores
+    weights, direct, op, found, n_found, features, codes, members, hidden, scores
 ):
     """Score the candidate devices of an op: a hidden layer with relu, and a direct linear part.
 
@@ -165,6 +200,8 @@ def score_devices(  # type: ignore[no-untyped-def]
 
     Parameters
     ----------
+    direct : float32 array, shape [device features]
+        The direct weights in the style of the episode.
     found : int32 array, shape [devices]
         The first ``n_found`` are the candidates.
     features : float64 array, shape [devices, device features]
@@ -178,7 +215,7 @@ def score_devices(  # type: ignore[no-untyped-def]
         Filled, in the order of ``found``.
     """
     node, first, first_code = weights.node, weights.first, weights.first_code
-    second, direct = weights.second, weights.direct
+    second = weights.second
     size = len(hidden)
     for candidate in range(n_found):
         device = found[candidate]
@@ -208,7 +245,31 @@ def _ticket(logit, clock, mode):  # type: ignore[no-untyped-def]
 
 
 @lean
-def episode(arrays, scale, hint, weights, mode, seed, scratch, order, choice, allowed, features):  # type: ignore[no-untyped-def]
+def _with_choice(found, n_found, device):  # type: ignore[no-untyped-def]
+    """Put a device on the list that was taken without the list."""
+    for index in range(n_found):
+        if found[index] == device:
+            return n_found
+    found[n_found] = device
+    return n_found + 1
+
+
+@lean
+def episode(  # type: ignore[no-untyped-def]
+    arrays,
+    scale,
+    hint,
+    weights,
+    mode,
+    spread,
+    seed,
+    scratch,
+    order,
+    choice,
+    allowed,
+    features,
+    style,
+):
     """Place every op once.
 
     O((V + E) log V + V x devices x hidden x features).
@@ -224,6 +285,8 @@ def episode(arrays, scale, hint, weights, mode, seed, scratch, order, choice, al
     mode : int
         ``GREEDY``; ``SAMPLE``; or ``FOLLOW``: take ``order`` and ``choice`` as they are, to record
         what the policies would have seen.
+    spread : float
+        Of the style, as a multiple of ``STYLED``; 0: the mean style.
     seed : int
     scratch : Scratch
     order, choice : int32 array, shape [ops]
@@ -232,8 +295,16 @@ def episode(arrays, scale, hint, weights, mode, seed, scratch, order, choice, al
         Recorded by step, unless empty.
     features : float32 array, shape [ops, devices, device features] or [0, 0, 0]
         Recorded by step, unless empty.
+    style : float64 array, shape [device features]
+        Filled.
     """
     np.random.seed(seed)
+    direct = scratch.direct
+    for feature in range(len(style)):
+        style[feature] = weights.style[feature]
+        if spread > 0.0 and STYLED[feature] > 0.0:
+            style[feature] += spread * STYLED[feature] * np.random.standard_normal()
+        direct[feature] = weights.direct[feature] * np.exp(style[feature])
     n_ops = len(order)
     partial, room = scratch.partial, scratch.room
     missing, keys, heap = scratch.missing, scratch.keys, scratch.heap
@@ -242,7 +313,11 @@ def episode(arrays, scale, hint, weights, mode, seed, scratch, order, choice, al
     logits, code = weights.logits, weights.code
     succ_ptr, succ = arrays.succ_ptr, arrays.succ
     pred_ptr, compute = arrays.pred_ptr, arrays.compute
+    shortlist, by_free, hinted = scratch.shortlist, scratch.shortlist.by_free, hint.devices
+    placed, inputs, device_free = partial.devices, partial.inputs, partial.device_free
+    volume_on, count_on = scratch.trial[0], scratch.trial[1]
     recorded = len(features) > 0
+    reset(shortlist)
     empty(partial)
     clear(room)
     load[:] = 0.0
@@ -266,12 +341,18 @@ def episode(arrays, scale, hint, weights, mode, seed, scratch, order, choice, al
             order[step] = op
         n_inputs = gather(arrays, partial, op)
         n_found = choices(room, op, found)
+        sibling_volumes(arrays, placed, op, volume_on, count_on)
+        preferred = hinted[op] if len(hinted) > 0 else np.int32(-1)
+        n_found = shorten(shortlist, preferred, placed, inputs, n_inputs, count_on, found, n_found)
+        if mode == FOLLOW:
+            n_found = _with_choice(found, n_found, choice[step])
         device_features(
             arrays,
             scale,
             hint,
             partial,
             load,
+            device_free[by_free[len(by_free) - 1]],
             found,
             n_found,
             n_inputs,
@@ -288,7 +369,9 @@ def episode(arrays, scale, hint, weights, mode, seed, scratch, order, choice, al
         if mode == FOLLOW:
             device = choice[step]
         else:
-            score_devices(weights, op, found, n_found, seen, codes, members, scratch.hidden, scores)
+            score_devices(
+                weights, direct, op, found, n_found, seen, codes, members, scratch.hidden, scores
+            )
             best = -np.inf
             device = found[0]
             for candidate in range(n_found):
@@ -302,6 +385,7 @@ def episode(arrays, scale, hint, weights, mode, seed, scratch, order, choice, al
             choice[step] = device
         place(arrays, partial, n_inputs, op, device)
         take(room, op, device)
+        occupy(shortlist, device_free, device)
         load[device] += compute[op, device]
         members[device] += np.float32(1.0)
         for index in range(codes.shape[1]):
@@ -323,13 +407,16 @@ def _episodes(  # type: ignore[no-untyped-def]
     hint,
     weights,
     mode,
+    spread,
     seeds,
     limited,
     by_priority,
+    jitter,
     scratch,
     record,
     makespans,
     overflow,
+    noisy,
 ):
     n_ops = arrays.compute.shape[0]
     devices = np.empty(n_ops, np.int32)
@@ -341,15 +428,15 @@ def _episodes(  # type: ignore[no-untyped-def]
             hint,
             weights,
             mode,
+            spread,
             seeds[index],
             scratch,
             record.order[index],
             record.choice[index],
             record.allowed[index],
             record.features[index],
+            record.style[index],
         )
-        if mode == FOLLOW:
-            continue
         for step in range(n_ops):
             op = record.order[index, step]
             devices[op] = record.choice[index, step]
@@ -358,6 +445,10 @@ def _episodes(  # type: ignore[no-untyped-def]
         score = score_of(arrays, devices, priority, limited, scratch.work)
         makespans[index] = score.makespan
         overflow[index] = score.overflow
+        for draw in range(noisy.shape[1]):
+            noisy[index, draw] = run(
+                arrays, devices, priority, jitter, np.int64(draw), False, scratch.work
+            )[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -371,11 +462,25 @@ class Episodes:
         Simulated seconds.
     overflow : float64 array, shape [episodes]
         Memory beyond the capacity, as a share of it, summed over the devices.
+    noisy : float64 array, shape [episodes, draws]
+        Simulated seconds under jitter; a draw has the same seed in every episode.
     """
 
     record: Record
     makespans: FloatArray
     overflow: FloatArray
+    noisy: FloatArray
+
+    @property
+    def costs(self) -> FloatArray:
+        """What an episode is to minimise, shape [episodes].
+
+        Its mean seconds under jitter, or those without where it was not drawn, and a penalty on
+        memory beyond the capacity.
+        """
+        seconds = self.noisy.mean(axis=1) if self.noisy.shape[1] else self.makespans
+        costs: FloatArray = seconds * (1.0 + OVERFLOW_WEIGHT * self.overflow)
+        return costs
 
     def score(self, index: int) -> Score:
         """Score of one episode."""
@@ -406,6 +511,7 @@ class Roller:
         self.problem = problem
         self.threads = threads or cores()
         self.scales: Scales = scales(problem)
+        self._kinds = device_kinds(problem)
         self._scratch: dict[tuple[int, int, int], Scratch] = {}
 
     def play(
@@ -417,6 +523,9 @@ class Roller:
         recorded: bool = False,
         runtime: str = "priority",
         hint: Hint | None = None,
+        spread: float = 0.0,
+        jitter: float = 0.0,
+        draws: int = 0,
     ) -> Episodes:
         """Play one episode per seed and simulate the placements.
 
@@ -431,19 +540,38 @@ class Roller:
         runtime : {"priority", "fifo"}
             Whether the simulated run-time honours SEL's order.
         hint : Hint, optional
-            Of this problem, for PLC to follow or to leave.
+            Of this problem, for PLC to follow or to leave; the one that ``weights`` are for.
+        spread : float
+            How much the style varies between episodes, as a multiple of what it is trained with;
+            0: every episode has the mean style.
+        jitter : float
+            As for :func:`doppler.simulate`.
+        draws : int
+            Runs of each episode with jitter.
         """
         record = self._record(len(seeds), recorded)
-        return self._run(weights, mode, seeds, record, runtime, hint)
+        return self._run(weights, mode, spread, seeds, record, runtime, hint, jitter, draws)
 
     def follow(
-        self, weights: Weights, order: IntArray, choice: IntArray, *, hint: Hint | None = None
+        self,
+        weights: Weights,
+        order: IntArray,
+        choice: IntArray,
+        *,
+        runtime: str = "priority",
+        hint: Hint | None = None,
+        jitter: float = 0.0,
+        draws: int = 0,
     ) -> Episodes:
-        """Record what the policies would see along given episodes, shape [episodes, ops] each."""
+        """Record what the policies would see along given episodes, shape [episodes, ops] each.
+
+        The other parameters are those of :meth:`play`.
+        """
         record = self._record(len(order), True)
         record.order[:] = order
         record.choice[:] = choice
-        return self._run(weights, FOLLOW, range(len(order)), record, "priority", hint)
+        seeds = range(len(order))
+        return self._run(weights, FOLLOW, 0.0, seeds, record, runtime, hint, jitter, draws)
 
     def _record(self, count: int, recorded: bool) -> Record:
         n_ops, n_devices = self.problem.n_ops, self.problem.n_devices
@@ -453,21 +581,26 @@ class Roller:
             np.empty((count, n_ops), np.int32),
             np.zeros((count, kept, n_devices), np.bool_),
             np.zeros((count, kept, n_devices, len(DEVICE_FEATURES)), np.float32),
+            np.zeros((count, len(DEVICE_FEATURES))),
         )
 
     def _run(
         self,
         weights: Weights,
         mode: int,
+        spread: float,
         seeds: Sequence[int],
         record: Record,
         runtime: str,
         hint: Hint | None,
+        jitter: float,
+        draws: int,
     ) -> Episodes:
         count = len(seeds)
         seeded = np.asarray(seeds, np.int64) % 2**32
         makespans = np.full(count, np.nan)
         overflow = np.zeros(count)
+        noisy = np.empty((count, draws))
         given = no_hint(self.problem) if hint is None else hint
         workers = max(1, min(self.threads, count))
 
@@ -479,13 +612,16 @@ class Roller:
                 given,
                 weights,
                 mode,
+                float(spread),
                 seeded[chunk],
                 self.problem.may_overflow,
                 runtime == "priority",
+                float(jitter),
                 self._scratch_of(index, weights),
                 record.part(chunk),
                 makespans[chunk],
                 overflow[chunk],
+                noisy[chunk],
             )
 
         if workers == 1:
@@ -493,10 +629,10 @@ class Roller:
         else:
             with ThreadPoolExecutor(workers) as pool:
                 list(pool.map(part, range(workers)))
-        return Episodes(record, makespans, overflow)
+        return Episodes(record, makespans, overflow, noisy)
 
     def _scratch_of(self, index: int, weights: Weights) -> Scratch:
         key = (index, weights.node.shape[1], weights.code.shape[1])
         if key not in self._scratch:
-            self._scratch[key] = make_scratch(self.problem, key[1], key[2])
+            self._scratch[key] = make_scratch(self.problem, self._kinds, key[1], key[2])
         return self._scratch[key]

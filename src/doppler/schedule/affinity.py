@@ -29,13 +29,37 @@ def forced_communication(arrays, placed, op, volume, count, affinity):  # type: 
     affinity : float64 array, shape [devices]
         Filled with the result, seconds.
     """
-    succ_ptr, succ, pred_ptr, pred = arrays.succ_ptr, arrays.succ, arrays.pred_ptr, arrays.pred
-    volumes, latency, factor = arrays.volume, arrays.latency, arrays.factor
+    latency, factor = arrays.latency, arrays.factor
     n_devices = len(affinity)
-    for device in range(n_devices):
-        affinity[device] = 0.0
-        volume[device] = 0.0
-        count[device] = 0.0
+    sibling_volumes(arrays, placed, op, volume, count)
+    affinity[:] = 0.0
+    for source in range(n_devices):
+        if count[source] > 0.0:
+            many, much = count[source], volume[source]
+            # To itself it takes no time.
+            for device in range(n_devices):
+                affinity[device] += many * latency[source, device] + much * factor[source, device]
+
+
+@inlined
+def sibling_volumes(arrays, placed, op, volume, count):  # type: ignore[no-untyped-def]
+    """Sum, for each device, what of it the op's consumers read besides the op.
+
+    O(consumers x their inputs, at most 64 each, + devices).
+
+    Parameters
+    ----------
+    arrays : Arrays
+    placed : int32 array, shape [ops]
+    op : int
+    volume, count : float64 array, shape [devices]
+        Filled: for the placed inputs on the device, the smaller of their output and the op's, and
+        how many there are.
+    """
+    succ_ptr, succ, pred_ptr, pred = arrays.succ_ptr, arrays.succ, arrays.pred_ptr, arrays.pred
+    volumes = arrays.volume
+    volume[:] = 0.0
+    count[:] = 0.0
     own = volumes[op]
     for edge in range(succ_ptr[op], succ_ptr[op + 1]):
         consumer = succ[edge]
@@ -47,9 +71,3 @@ def forced_communication(arrays, placed, op, volume, count, affinity):  # type: 
             if device >= 0 and sibling != op:
                 volume[device] += min(volumes[sibling], own)
                 count[device] += 1.0
-    for source in range(n_devices):
-        if count[source] > 0.0:
-            many, much = count[source], volume[source]
-            # To itself it takes no time.
-            for device in range(n_devices):
-                affinity[device] += many * latency[source, device] + much * factor[source, device]

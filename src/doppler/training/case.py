@@ -13,6 +13,7 @@ import torch
 
 from doppler.errors import DopplerError
 from doppler.policy.features import DEVICE_FEATURES, NODE_FEATURES
+from doppler.policy.hint import Hint
 from doppler.policy.network import DualPolicy, policy_inputs
 from doppler.policy.rollout import Roller
 from doppler.problem import Problem
@@ -28,6 +29,8 @@ class TrainingCase:
     problem : Problem
     threads : int, optional
         That play episodes; by default one per core. The episodes do not depend on it.
+    hints : sequence of Hint
+        For PLC to follow or to leave, the best first.
 
     Attributes
     ----------
@@ -37,11 +40,34 @@ class TrainingCase:
         Plays the episodes.
     """
 
-    def __init__(self, name: str, problem: Problem, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        problem: Problem,
+        threads: int | None = None,
+        hints: Sequence[Hint] = (),
+    ) -> None:
         self.name = name
         self.problem = problem
+        self.hints = tuple(hints)
         self.inputs = policy_inputs(problem)
         self.roller = Roller(problem, threads)
+
+    def draw_hint(self, rng: np.random.Generator, unhinted: float) -> int:
+        """Draw the number of a hint: the first, or any of them as often; -1 stands for none.
+
+        Parameters
+        ----------
+        unhinted : float
+            Probability of none, where there are hints.
+        """
+        if not self.hints or rng.random() < unhinted:
+            return -1
+        return 0 if rng.random() < 0.5 else int(rng.integers(len(self.hints)))
+
+    def hint(self, number: int) -> Hint | None:
+        """Return a hint by its number."""
+        return self.hints[number] if number >= 0 else None
 
 
 def new_policy(seed: int, **parts: Any) -> DualPolicy:
@@ -82,6 +108,8 @@ def run_digest(
         digest.update(tensor.numpy().tobytes())
     for case in cases:
         digest.update(f"{case.name} {case.problem.fingerprint}".encode())
+        for hint in case.hints:
+            digest.update(hint.devices.tobytes())
     for part in more:
         digest.update(part)
     return digest.hexdigest()

@@ -148,8 +148,7 @@ class PolicyLearner:
         if incumbent.priority is not None:
             order = np.argsort(incumbent.priority).astype(np.int32)[None]
             again = self._case.roller.follow(weights, order, incumbent.devices[order])
-            both = zip(record, again.record, strict=True)
-            record = Record(*(np.concatenate(arrays) for arrays in both))
+            record = record.joined(again.record)
         else:
             compared = cost
         deviation = float(cost.std())

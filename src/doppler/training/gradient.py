@@ -73,7 +73,8 @@ class Gradient:
             part = record.part(chunk)
             found = log_probabilities(self.policy, leaves, problem, part)
             value, metrics = objective(found, part, chunk)
-            return torch.autograd.grad(value, [*leaves, *parameters]), metrics
+            wanted = [*leaves, *parameters]
+            return torch.autograd.grad(value, wanted, materialize_grads=True), metrics
 
         parts = list(self._pool.map(differentiate, chunks))
         total = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +86,8 @@ def imitate(
     for case, trace in zip(cases, traces, strict=True):
         if trace.fingerprint != case.problem.fingerprint:
             raise DopplerError(f"{case.name}: its traces are of another problem; record them again")
+        if len(trace.hints) != len(case.hints):
+            raise DopplerError(f"{case.name}: its traces are of other hints; record them again")
     parts = [trace.fingerprint.encode() + trace.choice.tobytes() for trace in traces]
     digest = run_digest(policy, cases, {"seed": seed, **dataclasses.asdict(settings)}, *parts)
     loop = Loop(
@@ -105,9 +108,13 @@ def imitate(
         count = min(settings.traces, len(shown.order))
         picked = rng.choice(len(shown.order), count, replace=False)
         heads = policy(case.inputs)
-        episodes = case.roller.follow(
-            policy.weights(heads), shown.order[picked], shown.choice[picked]
-        )
+        seen = []
+        for index in picked:
+            hint = case.hint(int(shown.hint[index]))
+            weights = policy.weights(heads._replace(style=policy.style(case.inputs, hint)))
+            order, choice = shown.order[index : index + 1], shown.choice[index : index + 1]
+            seen.append(case.roller.follow(weights, order, choice, hint=hint).record)
+        followed = reduce(Record.joined, seen)
         tied = shown.tied[picked]
         share = 1.0 / tied[:, :, 0].size
 
@@ -124,7 +131,7 @@ def imitate(
                 "place_accuracy": right.gather(-1, best).sum().item() * share,
             }
 
-        return gradient.add(heads, case.problem, episodes.record, objective)
+        return gradient.add(heads, case.problem, followed, objective)
 
     try:
         loop.run(update)

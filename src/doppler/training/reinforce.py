@@ -5,21 +5,23 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from doppler.policy.likelihood import LogProbabilities
+from doppler.policy.likelihood import LogProbabilities, style_density
 from doppler.policy.network import DualPolicy
-from doppler.policy.rollout import GREEDY, SAMPLE, Record
+from doppler.policy.rollout import GREEDY, SAMPLE, Episodes, Record
 from doppler.training.case import TrainingCase, pick_case, run_digest
 from doppler.training.gradient import Gradient, taken
 from doppler.training.incumbent import Incumbents
 from doppler.training.loop import CHECKPOINT_SECONDS, Loop, Progress, Schedule, Tracker
+from doppler.training.traces import Traces
 
-# What memory beyond the capacity costs, as makespans per capacity.
-OVERFLOW_WEIGHT = 10.0
+# Standard deviations by which an episode counts as better than its batch, at most.
+MOST_ADVANTAGE = 3.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,7 +44,16 @@ class ReinforceSettings:
         Cases in each update.
     self_imitation : bool
         Whether the incumbent of a case takes part in its batches, with the advantage that its
-        makespan has there (after Oh et al., "Self-imitation learning", ICML 2018).
+        makespan has there (after Oh et al., "Self-imitation learning", ICML 2018). Each hint of a
+        case has its own.
+    jitter : float
+        Of the runs that an episode is judged by, as for :func:`doppler.simulate`.
+    draws : int
+        Runs with jitter of each episode; 0: one without.
+    styles : int
+        The first so many updates learn the style alone, by greedy episodes.
+    unhinted : float
+        Share of the batches that see no hint, of the cases that have some.
     """
 
     schedule: Schedule
@@ -52,6 +63,10 @@ class ReinforceSettings:
     validate_every: int = 0
     cases: int = 1
     self_imitation: bool = False
+    jitter: float = 0.0
+    draws: int = 0
+    styles: int = 0
+    unhinted: float = 0.0
 
 
 def reinforce(
@@ -59,6 +74,8 @@ def reinforce(
     cases: Sequence[TrainingCase],
     settings: ReinforceSettings,
     *,
+    known: Sequence[Traces] | None = None,
+    validation: Sequence[TrainingCase] | None = None,
     seed: int = 0,
     state: str | Path | None = None,
     tracker: Tracker | None = None,
@@ -81,6 +98,11 @@ def reinforce(
     cases : sequence of TrainingCase
         Each update plays some of them; all have their turn before any has its next.
     settings : ReinforceSettings
+    known : sequence of Traces, optional
+        Of each case: episodes that are offered as its incumbents before the first update.
+    validation : sequence of TrainingCase, optional
+        Whose greedy episodes, with their first hints, decide on the weights to end with; by
+        default the cases trained on.
     seed : int
     state : path-like, optional
         Checkpoint file, by which a killed run goes on where it was.
@@ -107,7 +129,9 @@ def reinforce(
     CheckpointError
         If ``state`` is not a training checkpoint; nothing is changed.
     """
-    digest = run_digest(policy, cases, {"seed": seed, **dataclasses.asdict(settings)})
+    parts = [trace.choice.tobytes() for trace in known or ()]
+    parts += [case.problem.fingerprint.encode() for case in validation or ()]
+    digest = run_digest(policy, cases, {"seed": seed, **dataclasses.asdict(settings)}, *parts)
     loop = Loop(
         policy,
         settings.schedule,
@@ -119,24 +143,46 @@ def reinforce(
     )
     gradient = Gradient(policy, threads)
 
-    def play(case: TrainingCase, rng: np.random.Generator) -> dict[str, float]:
-        seeds = rng.integers(2**31, size=settings.episodes).tolist()
-        heads = policy(case.inputs)
-        weights = policy.weights(heads)
-        episodes = case.roller.play(weights, SAMPLE, seeds, recorded=True, runtime=settings.runtime)
+    judged: dict[str, Any] = {
+        "runtime": settings.runtime,
+        "jitter": settings.jitter,
+        "draws": settings.draws,
+    }
+
+    def offer(case: TrainingCase, number: int, episodes: Episodes) -> None:
         loop.incumbents.offer(case.name, episodes)
-        cost = episodes.makespans * (1.0 + OVERFLOW_WEIGHT * episodes.overflow)
+        if number >= 0:
+            loop.incumbents.offer(_key(case, number), episodes)
+
+    def begin() -> None:
+        for case, shown in zip(cases, known or (), strict=known is not None):
+            weights = policy.weights(policy(case.inputs))
+            for index in range(len(shown.order)):
+                part = slice(index, index + 1)
+                order, choice = shown.order[part], shown.choice[part]
+                again = case.roller.follow(weights, order, choice, runtime=settings.runtime)
+                offer(case, int(shown.hint[index]), again)
+
+    def improve(case: TrainingCase, rng: np.random.Generator) -> dict[str, float]:
+        number = case.draw_hint(rng, settings.unhinted)
+        how = {**judged, "hint": case.hint(number)}
+        seeds = rng.integers(2**31, size=settings.episodes).tolist()
+        heads = policy(case.inputs, case.hint(number))
+        weights = policy.weights(heads)
+        episodes = case.roller.play(weights, SAMPLE, seeds, recorded=True, **how)
+        offer(case, number, episodes)
+        cost = episodes.costs
         deviation = float(cost.std())
         scale = 1.0 / deviation if deviation > 1e-9 * float(cost.mean()) else 0.0
-        record, incumbent = episodes.record, loop.incumbents.best.get(case.name)
+        record, incumbent = episodes.record, loop.incumbents.best.get(_key(case, number))
         compared = cost
         if settings.self_imitation and incumbent is not None:
             order = np.argsort(incumbent.priority).astype(np.int32)[None]
-            again = case.roller.follow(weights, order, incumbent.devices[order])
-            both = zip(record, again.record, strict=True)
-            record = Record(*(np.concatenate(arrays) for arrays in both))
-            compared = np.append(cost, incumbent.makespan)
-        advantage = torch.from_numpy((cost.mean() - compared) * scale)
+            again = case.roller.follow(weights, order, incumbent.devices[order], **how)
+            record = record.joined(again.record)
+            compared = np.append(cost, again.costs)
+        # An incumbent far below a batch that hardly varies would drown the batch's own lesson.
+        advantage = torch.from_numpy(np.minimum((cost.mean() - compared) * scale, MOST_ADVANTAGE))
         share = 1.0 / (settings.episodes * settings.cases)
 
         def objective(
@@ -158,9 +204,37 @@ def reinforce(
             **metrics,
         }
 
+    def vary(case: TrainingCase, rng: np.random.Generator) -> dict[str, float]:
+        """Learn from greedy episodes of several styles."""
+        number = case.draw_hint(rng, settings.unhinted)
+        hint = case.hint(number)
+        seeds = rng.integers(2**31, size=settings.episodes).tolist()
+        with torch.no_grad():
+            weights = policy.weights(policy(case.inputs, hint))
+        how = {**judged, "hint": hint}
+        episodes = case.roller.play(weights, GREEDY, seeds, spread=1.0, **how)
+        offer(case, number, episodes)
+        cost = np.log(np.maximum(episodes.costs, 1e-300))
+        deviation = float(cost.std())
+        scale = 1.0 / deviation if deviation > 1e-9 else 0.0
+        advantage = torch.from_numpy((cost.mean() - cost) * scale).float()
+        style = torch.from_numpy(episodes.record.style).float()
+        density = style_density(policy.style(case.inputs, hint), style)
+        loss = -(advantage * density).sum() / (settings.episodes * settings.cases)
+        torch.autograd.backward(loss)
+        best = loop.incumbents.best.get(_key(case, number))
+        floor = best.makespan if best is not None else float(episodes.makespans.min())
+        mean = float(episodes.makespans.mean())
+        return {
+            "ratio_to_bound": mean / max(case.problem.lower_bound, 1e-300),
+            "ratio_to_incumbent": mean / max(floor, 1e-300),
+            "style_spread": deviation,
+        }
+
     def update(number: int) -> dict[str, float]:
         rng = np.random.default_rng([seed, 3, number])
         count = settings.cases
+        play = vary if number < settings.styles else improve
         metrics: dict[str, float] = {}
         for turn in range(number * count, (number + 1) * count):
             for name, value in play(cases[pick_case(seed, turn, len(cases))], rng).items():
@@ -170,15 +244,22 @@ def reinforce(
     def validate() -> float:
         logs = []
         with torch.no_grad():
-            for case in cases:
-                weights = policy.weights(policy(case.inputs))
-                episodes = case.roller.play(weights, GREEDY, [seed], runtime=settings.runtime)
-                cost = episodes.makespans[0] * (1.0 + OVERFLOW_WEIGHT * episodes.overflow[0])
+            for case in cases if validation is None else validation:
+                hint = case.hint(0 if case.hints else -1)
+                weights = policy.weights(policy(case.inputs, hint))
+                cost = case.roller.play(weights, GREEDY, [seed], hint=hint, **judged).costs[0]
                 logs.append(np.log(max(cost, 1e-300) / max(case.problem.lower_bound, 1e-300)))
         return float(np.exp(np.mean(logs)))
 
     try:
+        with torch.no_grad():
+            begin()
         loop.run(update, validate if settings.validate_every else None, settings.validate_every)
     finally:
         gradient.close()
     return loop.incumbents
+
+
+def _key(case: TrainingCase, number: int) -> str:
+    """Name of the incumbents of a case that were found with a hint."""
+    return case.name if number < 0 else f"{case.name} with hint {number}"

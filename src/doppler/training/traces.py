@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
@@ -16,11 +17,20 @@ from doppler.errors import CheckpointError, UnknownNameError
 from doppler.files import write_atomic
 from doppler.heuristics.critical_path import critical_path_trace
 from doppler.heuristics.sibling_affinity import sibling_affinity_trace
+from doppler.policy.features import DEVICE_FEATURES
+from doppler.policy.hint import Hint, make_hint
+from doppler.policy.network import list_scheduler, policy_inputs
+from doppler.policy.rollout import GREEDY, Roller
 from doppler.problem import Problem
 
 FORMAT = "doppler-traces"
-VERSION = 1
+VERSION = 2
+# Weights of a hint, beside the -4 of what the list schedule minimises, that a trace may have.
+STRENGTHS = (1.0, 4.0, 16.0, 64.0)
+# Runs with jitter that decide between them.
+JITTER, DRAWS = 0.1, 4
 
+FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 Teacher = Callable[[Problem, int], tuple[IntArray, IntArray, BoolArray]]
@@ -32,7 +42,7 @@ TEACHERS: dict[str, Teacher] = {
 
 
 class Traces(NamedTuple):
-    """Episodes of a teacher on one problem; by step.
+    """Episodes on one problem, by step, and the hints that some of them follow.
 
     Attributes
     ----------
@@ -42,6 +52,12 @@ class Traces(NamedTuple):
         The device that it went to.
     tied : bool array, shape [traces, ops, devices]
         The devices that were as good.
+    hint : int32 array, shape [traces]
+        Number of the hint that the trace follows as far as that pays, or -1.
+    hints : int32 array, shape [hints, ops]
+        Device of each op in each hint, the best first.
+    seconds : float64 array, shape [hints]
+        Makespan of each hint.
     fingerprint : str
         Of the problem.
     """
@@ -49,11 +65,28 @@ class Traces(NamedTuple):
     order: IntArray
     choice: IntArray
     tied: BoolArray
+    hint: IntArray
+    hints: IntArray
+    seconds: FloatArray
     fingerprint: str
 
+    def made_hints(self, problem: Problem) -> list[Hint]:
+        """Return the hints as PLC takes them."""
+        both = zip(self.hints, self.seconds, strict=True)
+        return [make_hint(problem, devices, float(seconds)) for devices, seconds in both]
 
-def record(problem: Problem, teacher: str, count: int, seed: int = 0) -> Traces:
+
+def record(
+    problem: Problem,
+    teacher: str,
+    count: int,
+    seed: int = 0,
+    hints: Sequence[tuple[IntArray, float]] = (),
+) -> Traces:
     """Let a teacher place a problem ``count`` times, breaking ties anew each time.
+
+    For each hint there is one trace more: the best of list schedules that follow it more or less
+    strictly, at 10% jitter.
 
     Parameters
     ----------
@@ -63,6 +96,8 @@ def record(problem: Problem, teacher: str, count: int, seed: int = 0) -> Traces:
     count : int
         At least 1.
     seed : int
+    hints : sequence of (int32 array, float)
+        Device of each op, and the seconds that it takes; the best first.
 
     Raises
     ------
@@ -73,12 +108,42 @@ def record(problem: Problem, teacher: str, count: int, seed: int = 0) -> Traces:
         raise UnknownNameError("teacher", teacher, TEACHERS)
     seeds = np.random.default_rng(seed).integers(2**32, size=count).tolist()
     shown = [TEACHERS[teacher](problem, each) for each in seeds]
+    order = [order for order, _, _ in shown]
+    choice = [devices[order] for order, devices, _ in shown]
+    tied = [tied for _, _, tied in shown]
+    for devices, seconds in hints:
+        best = _followed(problem, make_hint(problem, devices, seconds))
+        order.append(best[0])
+        choice.append(best[1])
+        tied.append(np.arange(problem.n_devices) == best[1][:, None])
     return Traces(
-        np.stack([order for order, _, _ in shown]),
-        np.stack([devices[order] for order, devices, _ in shown]),
-        np.stack([tied for _, _, tied in shown]),
+        np.stack(order),
+        np.stack(choice),
+        np.stack(tied),
+        np.array([*[-1] * count, *range(len(hints))], np.int32),
+        np.array([devices for devices, _ in hints], np.int32).reshape(-1, problem.n_ops),
+        np.array([seconds for _, seconds in hints], np.float64),
         problem.fingerprint,
     )
+
+
+def _followed(problem: Problem, hint: Hint) -> tuple[IntArray, IntArray]:
+    """Order and choices of the best list schedule that follows a hint."""
+    policy = list_scheduler()
+    roller = Roller(problem, 1)
+    column = DEVICE_FEATURES.index("on_hint")
+    best: tuple[float, IntArray, IntArray] | None = None
+    with torch.no_grad():
+        heads = policy(policy_inputs(problem))
+        for strength in STRENGTHS:
+            policy.direct.weight[0, column] = strength
+            weights = policy.weights(heads)
+            played = roller.play(weights, GREEDY, [0], hint=hint, jitter=JITTER, draws=DRAWS)
+            cost = float(played.costs[0])
+            if best is None or cost < best[0]:
+                best = cost, played.record.order[0], played.record.choice[0]
+    assert best is not None
+    return best[1], best[2]
 
 
 def save_traces(traces: Traces, path: str | Path) -> Path:
@@ -88,6 +153,9 @@ def save_traces(traces: Traces, path: str | Path) -> Path:
         "order": np.ascontiguousarray(traces.order),
         "choice": np.ascontiguousarray(traces.choice),
         "tied": np.ascontiguousarray(traces.tied),
+        "hint": np.ascontiguousarray(traces.hint),
+        "hints": np.ascontiguousarray(traces.hints),
+        "seconds": np.ascontiguousarray(traces.seconds),
     }
     return write_atomic(path, save(arrays, {"doppler": json.dumps(header)}))
 
@@ -103,7 +171,8 @@ def load_traces(path: str | Path, problem: Problem) -> Traces:
     try:
         with safe_open(path, framework="np") as file:
             header = json.loads((file.metadata() or {}).get("doppler", "{}"))
-            arrays = {name: file.get_tensor(name) for name in ("order", "choice", "tied")}
+            names = ("order", "choice", "tied", "hint", "hints", "seconds")
+            arrays = {name: file.get_tensor(name) for name in names if name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such trace file; run the traces stage") from None
     except (SafetensorError, OSError, ValueError, OverflowError, RecursionError):
@@ -120,7 +189,9 @@ def load_traces(path: str | Path, problem: Problem) -> Traces:
             f"{path}: recorded on another problem than {problem.graph.name!r} on "
             f"{problem.cluster.name!r}; record it again"
         )
-    traces = Traces(arrays["order"], arrays["choice"], arrays["tied"], header["fingerprint"])
+    if len(arrays) < len(names):
+        raise CheckpointError(f"{path}: lacks an array; record the traces again")
+    traces = Traces(**arrays, fingerprint=header["fingerprint"])
     fault = _fault(traces, problem)
     if fault:
         raise CheckpointError(f"{path}: {fault}; record the traces again")
@@ -129,14 +200,21 @@ def load_traces(path: str | Path, problem: Problem) -> Traces:
 
 def _fault(traces: Traces, problem: Problem) -> str:
     """Say why compiled code must not follow these traces, or nothing."""
-    order, choice, tied = traces[:3]
+    order, choice, tied, hint, hints, seconds = traces[:6]
     n_ops, n_devices = problem.n_ops, problem.n_devices
     count = len(order)
-    shapes = (order.shape, choice.shape, tied.shape)
-    if count < 1 or shapes != ((count, n_ops), (count, n_ops), (count, n_ops, n_devices)):
+    shapes = (order.shape, choice.shape, tied.shape, hint.shape, hints.shape)
+    wanted = (
+        (count, n_ops),
+        (count, n_ops),
+        (count, n_ops, n_devices),
+        (count,),
+        (seconds.size, n_ops),
+    )
+    if count < 1 or shapes != wanted or seconds.ndim != 1:
         return f"holds arrays of other shapes than {n_ops} ops on {n_devices} devices have"
-    types = [array.dtype.name for array in (order, choice, tied)]
-    if types != ["int32", "int32", "bool"]:
+    types = [array.dtype.name for array in traces[:6]]
+    if types != ["int32", "int32", "bool", "int32", "int32", "float64"]:
         return "holds arrays of other types than traces have"
     if not (np.sort(order, axis=1) == np.arange(n_ops)).all():
         return "a trace does not place every op once"
@@ -147,6 +225,14 @@ def _fault(traces: Traces, problem: Problem) -> str:
         return "a trace uses a device that the cluster lacks"
     if not np.isfinite(problem.arrays.compute[order, choice]).all():
         return "a trace puts an op where it cannot run"
+    if not (hint >= -1).all() or not (hint < len(hints)).all():
+        return "a trace follows a hint that is not there"
+    if hints.size and (hints.min() < 0 or hints.max() >= n_devices):
+        return "a hint uses a device that the cluster lacks"
+    if not np.isfinite(problem.arrays.compute[np.arange(n_ops), hints]).all():
+        return "a hint puts an op where it cannot run"
+    if not (np.isfinite(seconds) & (seconds >= 0)).all():
+        return "the seconds of a hint are not finite numbers"
     if not np.take_along_axis(tied, choice[:, :, None].astype(np.int64), axis=2).all():
         return "a trace's own choices are not among those that it holds for as good"
     return ""
