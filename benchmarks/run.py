@@ -30,6 +30,9 @@ BARS: tuple[Bar, ...] = (
     Bar("train_episodes_per_s", "REINFORCE on the Llama layer, episodes a second", True, 300.0),
     Bar("place_100k_s", "greedy placement of 100,000 ops, seconds", False, 3.0),
     Bar("place_exponent", "greedy placement, exponent of time against ops", False, 1.1),
+    Bar("place_1m_s", "greedy placement of 1,000,000 ops on 64 devices, seconds", False, 12.0),
+    Bar("place_1m_exponent", "the same, exponent of time from 100,000 ops", False, 1.1),
+    Bar("place_1m_peak_gb", "memory of the benchmark at its peak, GB", False, 4.0),
 )
 
 

@@ -25,7 +25,14 @@ MODULES = {"run", "simulate", "train", "place", "engine", "peers", "figures"}
 FIGURES = {
     "simulate": {"simulate_vs_simpy": 400.0, "simulate_exponent": 1.2},
     "train": {"train_episodes_per_s": 299.0, "train_ops": 229},
-    "place": {"place_100k_s": 2.5, "place_exponent": 1.0, "place_sizes": {"1024": 0.1}},
+    "place": {
+        "place_100k_s": 2.5,
+        "place_exponent": 1.0,
+        "place_sizes": {"1024": 0.1},
+        "place_1m_s": 11.0,
+        "place_1m_exponent": 1.05,
+        "place_1m_peak_gb": 4.5,
+    },
 }
 ENGINE = {
     "overhead_us": 20.0,
@@ -102,15 +109,19 @@ def test_figures_stand_beside_their_bars(
         "train_episodes_per_s": False,
         "place_100k_s": True,
         "place_exponent": True,
+        "place_1m_s": True,
+        "place_1m_exponent": True,
+        "place_1m_peak_gb": False,
     }
     assert written["bars"]["train_episodes_per_s"]["at_least"] == 300.0
     printed = capsys.readouterr()
     lines = printed.out.splitlines()
-    verdicts = {line.split()[0]: "falls short" in line for line in lines[1:6]}
+    verdicts = {line.split()[0]: "falls short" in line for line in lines[1:9]}
     assert verdicts["simulate_exponent"]
     assert verdicts["train_episodes_per_s"]
-    assert sum(verdicts.values()) == 2
-    assert lines[6].split() == ["train_ops", "229"]
+    assert verdicts["place_1m_peak_gb"]
+    assert sum(verdicts.values()) == 3
+    assert lines[9].split() == ["train_ops", "229"]
     assert "not measured: the engine; ray not installed: say pip install" in printed.err
     assert not any(key.startswith("engine_") for key in written)
 

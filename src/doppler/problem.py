@@ -12,7 +12,7 @@ import numpy.typing as npt
 from numba import njit
 from scipy.sparse.csgraph import connected_components
 
-from doppler.cluster.cluster import Cluster
+from doppler.cluster.cluster import Cluster, Device
 from doppler.errors import ProblemError
 from doppler.graph.graph import Graph
 from doppler.graph.levels import bottom_levels, top_levels
@@ -314,7 +314,7 @@ def _arrays(graph: Graph, cluster: Cluster) -> Arrays:
     volume = graph.transfer_s if graph.transfer_s is not None else graph.output_bytes
     # The longest that any run could take; beyond all numbers, no placement could be told apart.
     with np.errstate(over="ignore"):
-        longest = np.where(np.isfinite(compute), compute, 0.0).max(axis=1).sum()
+        longest = compute.max(axis=1, where=np.isfinite(compute), initial=0.0).sum()
         longest += count**2 * (volume.sum() * factor.max() + graph.n_ops * latency.max())
     if not np.isfinite(longest):
         raise ProblemError(f"{where}: the times of its ops and transfers add up beyond all numbers")
@@ -353,22 +353,18 @@ def _groups(graph: Graph) -> tuple[IntArray, int]:
 
 
 def _compute(graph: Graph, cluster: Cluster, where: str) -> FloatArray:
-    compute = np.full((graph.n_ops, cluster.n_devices), np.inf)
-    for index, device in enumerate(cluster.devices):
-        if graph.class_compute_s:
-            if device.kind in graph.class_compute_s:
-                compute[:, index] = graph.class_compute_s[device.kind] * device.slowdown
-        elif graph.compute_s is not None:
-            compute[:, index] = graph.compute_s * device.slowdown
-        else:
-            # A time beyond all numbers is infinite: the device cannot run the op.
-            with np.errstate(over="ignore"):
-                moved = (graph.bytes_read + graph.output_bytes) / device.memory_bandwidth
-                compute[:, index] = device.launch_overhead + np.maximum(
-                    graph.flops / device.flops, moved
-                )
-            if device.measured:
-                _measured(compute, index, graph, device.measured)
+    # Each kind of device once: to write a column of a large table takes as long as all of it.
+    columns: list[FloatArray] = []
+    number: dict[tuple[object, ...], int] = {}
+    kind_of = []
+    for device in cluster.devices:
+        rates = (device.flops, device.memory_bandwidth, device.launch_overhead, device.slowdown)
+        measured = tuple(device.measured.items())
+        kind = number.setdefault((device.kind, *rates, measured), len(columns))
+        if kind == len(columns):
+            columns.append(_device_compute(graph, device))
+        kind_of.append(kind)
+    compute: FloatArray = np.take(np.stack(columns, axis=1), kind_of, axis=1)
     if graph.class_compute_s and not any(
         device.kind in graph.class_compute_s for device in cluster.devices
     ):
@@ -379,11 +375,29 @@ def _compute(graph: Graph, cluster: Cluster, where: str) -> FloatArray:
     return compute
 
 
-def _measured(compute: FloatArray, index: int, graph: Graph, seconds: Mapping[str, float]) -> None:
+def _device_compute(graph: Graph, device: Device) -> FloatArray:
+    """Seconds of each op on a device; infinite where it cannot run, shape [ops]."""
+    if graph.class_compute_s:
+        if device.kind not in graph.class_compute_s:
+            return np.full(graph.n_ops, np.inf)
+        compute: FloatArray = graph.class_compute_s[device.kind] * device.slowdown
+    elif graph.compute_s is not None:
+        compute = graph.compute_s * device.slowdown
+    else:
+        # A time beyond all numbers is infinite: the device cannot run the op.
+        with np.errstate(over="ignore"):
+            moved = (graph.bytes_read + graph.output_bytes) / device.memory_bandwidth
+            compute = device.launch_overhead + np.maximum(graph.flops / device.flops, moved)
+        if device.measured:
+            _measured(compute, graph, device.measured)
+    return compute
+
+
+def _measured(compute: FloatArray, graph: Graph, seconds: Mapping[str, float]) -> None:
     """Put the measured seconds of a device in the place of modelled ones, where there are any."""
     for op, name in enumerate(op_classes(graph)):
         if name in seconds:
-            compute[op, index] = seconds[name]
+            compute[op] = seconds[name]
 
 
 def _restrict(
