@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from doppler import Cluster, Graph, Problem, simulate, workloads
 from doppler.errors import MissingPackageError
-from doppler.heuristics.bands import band_net, cut_bands, make_vertices
+from doppler.heuristics.bands import band_net, cut_bands, make_vertices, relabel
 from doppler.heuristics.partition import Partitioner, available, candidates, partition
 
 quick = settings(
@@ -85,6 +85,47 @@ def test_what_belongs_together_stays_together() -> None:
         assert simulate(problem, placement).makespan == count
 
 
+def test_other_seeds_give_other_partitions() -> None:
+    problem = Problem(workloads.make("ffnn", tiles=6), Cluster.load("v100x8"))
+    cut = [Partitioner(problem).cut(2, 0.05, seed).devices.tolist() for seed in (0, 1, 0)]
+    assert cut[0] == cut[2] != cut[1]
+
+
+def test_nodes_come_first_where_links_out_of_them_are_few() -> None:
+    # Two pairs of chains, each pair with outputs that are costly to part.
+    src, dst, volume = [], [], []
+    for pair in range(2):
+        for chain in range(2):
+            for step in range(19):
+                op = (pair * 2 + chain) * 20 + step
+                src += [op, op]
+                dst += [op + 1, (pair * 2 + 1 - chain) * 20 + step + 1]
+    volume = [1e6] * 80
+    graph = Graph.build(80, src, dst, flops=[1e9] * 80, output_bytes=volume)
+    problem = Problem(graph, Cluster.load("a100_2x4"))
+    devices = Partitioner(problem).cut(1, 0.03, seed=0, mapping=True).devices
+    node = problem.nodes[devices].reshape(2, 40)
+    assert (node == node[:, :1]).all()
+    assert node[0, 0] != node[1, 0]
+
+
+@quick
+@given(seed=st.integers(0, 2**32 - 1))
+def test_relabelled_hyperedges_keep_their_pins(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    count, n_labels = int(rng.integers(1, 20)), int(rng.integers(1, 8))
+    nets = [rng.choice(count, rng.integers(1, count + 1), replace=False) for _ in range(6)]
+    pin_ptr = np.concatenate([[0], np.cumsum([len(net) for net in nets])]).astype(np.int32)
+    label = rng.integers(-1, n_labels, count).astype(np.int32)
+    ptr, pins, kept = relabel(pin_ptr, np.concatenate(nets).astype(np.int32), label, n_labels)
+    expected = [{int(label[pin]) for pin in net} - {-1} for net in nets]
+    assert kept.tolist() == [i for i, names in enumerate(expected) if len(names) > 1]
+    for index, net in enumerate(kept):
+        names = pins[ptr[index] : ptr[index + 1]].tolist()
+        assert len(names) == len(set(names))
+        assert set(names) == expected[net]
+
+
 def test_every_band_keeps_every_device_busy() -> None:
     problem = Problem(workloads.make("ffnn", tiles=6), Cluster.load("v100x8"))
     vertices = make_vertices(problem)
@@ -112,7 +153,10 @@ def test_candidates_are_what_they_say_best_first() -> None:
     found, again = candidates(problem, seed=3), candidates(problem, seed=3)
     makespans = [one.makespan for one in found]
     assert makespans == sorted(makespans) == [one.makespan for one in again]
-    assert {one.label for one in found} >= {"partition, 1 band", "partition, 4 bands"}
+    assert {one.label for one in found} >= {
+        "partition, 1 band",
+        "partition, 4 bands, node by node",
+    }
     for one in found:
         assert simulate(problem, one.placement).makespan == one.makespan
     solution = partition(problem, seed=3)

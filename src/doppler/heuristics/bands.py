@@ -44,25 +44,6 @@ class Vertices(NamedTuple):
     member: IntArray
 
 
-class Net(NamedTuple):
-    """Hypergraph of a band.
-
-    Attributes
-    ----------
-    vertices : int32 array, shape [band + later]
-        The vertices that follow the fixed ones.
-    pin_ptr, pins : int32 array
-        Pins of each hyperedge, each once.
-    ops : int32 array, shape [hyperedges]
-        The op whose output the hyperedge is.
-    """
-
-    vertices: IntArray
-    pin_ptr: IntArray
-    pins: IntArray
-    ops: IntArray
-
-
 def make_vertices(problem: Problem) -> Vertices:
     """Contract the colocation groups of a problem and order by t-level. O(V log V)."""
     arrays = problem.arrays
@@ -117,8 +98,12 @@ def band_net(arrays, of_op, member_ptr, member, chosen, home, local, seen_op):  
 
     Returns
     -------
-    vertices, pin_ptr, pins, ops
-        The fields of :class:`Net`.
+    vertices : int32 array, shape [band + later]
+        The vertices that follow the fixed ones.
+    pin_ptr, pins : int32 array
+        Pins of each hyperedge, two or more, each once.
+    ops : int32 array, shape [hyperedges]
+        The op whose output the hyperedge is.
     """
     succ_ptr, succ, pred_ptr, pred = arrays.succ_ptr, arrays.succ, arrays.pred_ptr, arrays.pred
     n_devices = arrays.compute.shape[1]
@@ -185,6 +170,48 @@ def band_net(arrays, of_op, member_ptr, member, chosen, home, local, seen_op):  
     for index in range(count):
         local[listed[index]] = -1
     return listed[:count].copy(), pin_ptr[: n_nets + 1].copy(), pins[:filled].copy(), ops[:n_nets]
+
+
+@njit(cache=True, nogil=True)
+def relabel(pin_ptr, pins, label, n_labels):  # type: ignore[no-untyped-def]
+    """Give pins other names, several of them one name or none. O(pins).
+
+    Parameters
+    ----------
+    pin_ptr, pins : int32 array
+        Pins of each hyperedge.
+    label : int32 array, shape [vertices]
+        New name of each vertex, -1: left out.
+    n_labels : int
+
+    Returns
+    -------
+    pin_ptr, pins : int32 array
+        Pins of each hyperedge that has two or more, each once.
+    nets : int32 array
+        Which hyperedges these are.
+    """
+    new_ptr = np.zeros(len(pin_ptr), np.int32)
+    new_pins = np.empty(len(pins), np.int32)
+    nets = np.empty(len(pin_ptr), np.int32)
+    last = np.full(n_labels, -1, np.int32)
+    n_nets = 0
+    filled = 0
+    for net in range(len(pin_ptr) - 1):
+        begin = filled
+        for slot in range(pin_ptr[net], pin_ptr[net + 1]):
+            name = label[pins[slot]]
+            if name >= 0 and last[name] != net:
+                last[name] = net
+                new_pins[filled] = name
+                filled += 1
+        if filled - begin < 2:
+            filled = begin
+            continue
+        nets[n_nets] = net
+        n_nets += 1
+        new_ptr[n_nets] = filled
+    return new_ptr[: n_nets + 1].copy(), new_pins[:filled].copy(), nets[:n_nets].copy()
 
 
 @njit(cache=True, nogil=True)

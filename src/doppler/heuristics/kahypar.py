@@ -1,9 +1,7 @@
 """Mt-KaHyPar behind one function: a hypergraph in arrays to the block of every vertex.
 
 L. Gottesbüren, T. Heuer, N. Maas, P. Sanders and S. Schlag, "Scalable High-Quality Hypergraph
-Partitioning", ACM Transactions on Algorithms 20(1), 2024; mapping onto a target graph: T. Heuer,
-"A Direct k-Way Hypergraph Partitioning Algorithm for Optimizing the Steiner Tree Metric",
-ALENEX 2024.
+Partitioning", ACM Transactions on Algorithms 20(1), 2024.
 
 The library is imported at first use: it is compiled for common systems only, and nothing else
 needs it.
@@ -15,6 +13,7 @@ import importlib.util
 import itertools
 import threading
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,10 +26,10 @@ from doppler.errors import MissingPackageError
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
 
+CONFIGURATION = Path(__file__).with_name("kahypar.ini")
 # Sums of weights stay far below 2**31, as the library's own are of 32 bits.
 TOTAL_WEIGHT = 100_000_000
-# The same for the sum of the hyperedges' weights times the longest distance of a target graph.
-TOTAL_COST = 400_000_000
+TOTAL_COST = 100_000_000
 
 # The generator is the library's, one for all threads.
 _lock = threading.Lock()
@@ -72,9 +71,10 @@ class Library:
         share: FloatArray,
         imbalance: float,
         seed: int,
-        distance: FloatArray | None = None,
     ) -> IntArray:
         """Split the vertices into blocks; equal arguments give equal blocks.
+
+        The objective is the number of blocks of each hyperedge less one, times its weight (km1).
 
         Parameters
         ----------
@@ -91,10 +91,6 @@ class Library:
         imbalance : float
             By how much of its share a block may exceed it.
         seed : int
-        distance : float64 array, shape [blocks, blocks], optional
-            Cost of moving one unit of hyperedge weight between two blocks. The objective is then
-            the weight of the Steiner trees of the hyperedges; left out, it is the number of blocks
-            of each hyperedge less one, times its weight.
 
         Returns
         -------
@@ -102,41 +98,31 @@ class Library:
         """
         module = self._module
         n_blocks, n_vertices, n_edges = len(share), len(vertex_weight), len(pin_ptr) - 1
+        if n_blocks == 1:
+            return np.zeros(n_vertices, np.int32)
+        # The library's own seed changes nothing where it is deterministic; the numbering does.
+        number = np.random.default_rng(seed).permutation(n_vertices)
+        back = np.argsort(number)
         ends = pin_ptr.tolist()
-        flat = pins.tolist()
+        flat = number[pins].tolist()
         edges = [flat[a:b] for a, b in itertools.pairwise(ends)]
         weight = _whole(vertex_weight, TOTAL_WEIGHT)
+        cost = _whole(hyperedge_weight, TOTAL_COST)
         part = share / share.sum() * weight.sum()
         room = np.ceil(part * max(1 + imbalance, _packing(weight, part))) + 1
-        far = 1
-        # The library ends the process where there is nothing to map.
-        if distance is not None and n_edges:
-            scaled = _distances(distance)
-            far = int(scaled.max())
-        cost = _whole(hyperedge_weight, TOTAL_COST // (4 * far))
         with _lock:
             module.set_seed(seed % 2**31)
-            context = self._start.context_from_preset(module.PresetType.DETERMINISTIC)
+            context = self._start.context_from_file(str(CONFIGURATION))
             context.logging = False
-            if distance is None or not n_edges:
-                context.set_partitioning_parameters(n_blocks, imbalance, module.Objective.KM1)
-            else:
-                context.set_mapping_parameters(n_blocks, imbalance)
+            context.set_partitioning_parameters(n_blocks, imbalance, module.Objective.KM1)
             context.set_individual_target_block_weights(room.astype(np.int64).tolist())
             hypergraph = self._start.create_hypergraph(
-                context, n_vertices, n_edges, edges, weight.tolist(), cost.tolist()
+                context, n_vertices, n_edges, edges, weight[back].tolist(), cost.tolist()
             )
             if (fixed >= 0).any():
-                hypergraph.add_fixed_vertices(fixed.tolist(), n_blocks)
-            if distance is None or not n_edges:
-                blocks = hypergraph.partition(context)
-            else:
-                above = [(a, b) for a in range(n_blocks) for b in range(a + 1, n_blocks)]
-                target = self._start.create_target_graph(
-                    context, n_blocks, len(above), above, [int(scaled[a, b]) for a, b in above]
-                )
-                blocks = hypergraph.map_onto_graph(target, context)
-            return np.array(blocks.get_partition(), np.int32)
+                hypergraph.add_fixed_vertices(fixed[back].tolist(), n_blocks)
+            blocks = np.array(hypergraph.partition(context).get_partition(), np.int32)
+        return blocks[number]
 
 
 def _whole(weight: FloatArray, total: int) -> npt.NDArray[np.int64]:
@@ -172,15 +158,6 @@ def _packing(weight, part):  # type: ignore[no-untyped-def]
                 chosen = block
         load[chosen] += weight[vertex]
     return (load / part).max()
-
-
-def _distances(distance: FloatArray) -> npt.NDArray[np.int64]:
-    """Symmetric distances as whole numbers, the shortest 4, the longest 400 at most."""
-    both = (distance + distance.T) / 2
-    off = both[~np.eye(len(both), dtype=bool)]
-    shortest = off[off > 0].min() if (off > 0).any() else 1.0
-    scaled: npt.NDArray[np.int64] = np.rint(both / shortest * 4).clip(1, 400).astype(np.int64)
-    return scaled
 
 
 def _module() -> Any:
