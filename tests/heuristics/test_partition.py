@@ -178,3 +178,13 @@ def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
     for mapping in (False, True):
         Partitioner(problem).cut(2, 0.05, 0, mapping)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("most", "expected"), [((50, 9, 9, 9), 1), ((9, 9, 9, 9), 0)])
+def test_large_graphs_get_few_candidates_without_a_budget(
+    monkeypatch: pytest.MonkeyPatch, most: tuple[int, ...], expected: int
+) -> None:
+    problem = Problem(Graph.from_arrays([0], [1], [1.0] * 50, [1.0] * 50), Cluster.uniform(2))
+    monkeypatch.setattr("doppler.heuristics.partition.MOST_OPS", most)
+    assert len(candidates(problem)) == expected
+    assert partition(problem).evaluations == 1

@@ -38,9 +38,10 @@ MORE_BANDS = (12, 10, 24, 6, 16, 2, 48, 3, 32)
 IMBALANCES = (0.03, 0.05, 0.02, 0.1)
 # Of so many of the best kinds the least tried gets every third attempt.
 RUNNERS_UP = 5
-# Without a budget, graphs of more ops get the first two numbers of bands, and these none.
-MANY_OPS = 30_000
-TOO_MANY_OPS = 200_000
+# Up to so many ops the first, second, ... of the numbers of bands is tried whatever the budget.
+MOST_OPS = (100_000, 60_000, 30_000, 12_000)
+# Larger graphs get candidates where the budget is so many seconds an op: it takes about half.
+SECONDS_PER_OP = 5e-5
 
 Kind = tuple[int, bool]
 
@@ -218,16 +219,17 @@ def candidates(
 ) -> list[Candidate]:
     """Make partitions until the budget ends, of each kind at least one, and return the best.
 
-    A kind is a number of bands, split at once or node by node. Without a budget each number of
-    bands is tried once; of a graph of more than 30,000 ops only the first two, of more than 200,000
-    none: the list is empty. With a budget further kinds follow, first those near the best, and more
-    seeds and imbalances of the good ones. The same number of attempts gives the same list.
+    A kind is a number of bands, split at once or node by node. Whatever the budget, each number of
+    bands is tried once: all of them up to 12,000 ops, the first three up to 30,000, two up to
+    60,000, one up to 100,000; beyond, the list is empty unless the budget is 50 microseconds an op.
+    Then further kinds follow, first those near the best, and more seeds and imbalances of the good
+    ones. The same number of attempts gives the same list.
 
     Parameters
     ----------
     problem : Problem
     budget : float
-        Seconds; overrun by one attempt at most, and by the first of each number of bands.
+        Seconds; overrun by one attempt at most, or by those that are made whatever it is.
     seed : int
     bands : sequence of int
         Numbers of bands, the most promising first.
@@ -242,7 +244,7 @@ def candidates(
     MissingPackageError
         If Mt-KaHyPar is not installed.
     """
-    if problem.n_ops > TOO_MANY_OPS and budget <= 0:
+    if problem.n_ops > MOST_OPS[0] and budget < SECONDS_PER_OP * problem.n_ops:
         return []
     trial = _Trial(problem, budget, seed, bands)
     trial.go()
@@ -305,8 +307,10 @@ class _Trial:
         if self.problem.n_devices == 1:
             return [(1, False)]
         few = len(self.bands)
-        if self.problem.n_ops > MANY_OPS:
-            few = 1 if self.problem.n_ops > TOO_MANY_OPS else 2
+        for index, most in enumerate(MOST_OPS):
+            if self.problem.n_ops > most:
+                few = max(index, 1)
+                break
         # Node by node is better on average, but for a whole graph, where it constrains most.
         return [(count, self._several and count > 1) for count in self.bands[:few]]
 
