@@ -32,8 +32,7 @@ from doppler.methods import LEARNED, solve
 from doppler.params import Case, Params, load_params
 from doppler.policy.checkpoint import load_policy
 from doppler.policy.network import DualPolicy
-from doppler.portfolio import RECREATE_SHARE
-from doppler.search.local_search import HOT, Annealer
+from doppler.search.anneal import SMALL_HOT, SMALL_MOVES, Annealer
 from doppler.viewer.units import format_percent, format_seconds
 
 TABLE = Path(__file__).with_name("best_known.json")
@@ -84,7 +83,12 @@ def search(best: Best, policy: DualPolicy | None, seconds: float, seed: int) -> 
                 _anneal(best, left, seed + number)
             else:
                 found = solve(
-                    best.problem, kind, policy=policy or "", budget=left, seed=seed + number
+                    best.problem,
+                    kind,
+                    policy=policy or "",
+                    budget=left,
+                    seed=seed + number,
+                    jitter=0.0,
                 )
                 best.offer(found.placement, f"{kind}: {found.origin}")
         except DopplerError as error:
@@ -106,9 +110,10 @@ def _anneal(best: Best, seconds: float, seed: int) -> None:
     if best.placement is None:
         return
     warmth = WARMTH[seed % len(WARMTH)]
-    annealer = Annealer(best.problem, recreate_share=RECREATE_SHARE)
-    placement, _, _ = annealer.refine([best.placement], Deadline(seconds), seed, hot=HOT * warmth)
-    best.offer(placement, "annealing from the best known")
+    annealer = Annealer(best.problem, shares=SMALL_MOVES)
+    start = [(best.placement, "the best known")]
+    found = annealer.refine(start, Deadline(seconds), seed, hot=SMALL_HOT * warmth)
+    best.offer(found[0].placement, "annealing from the best known")
 
 
 def placement_found(case: Case, folder: Path | None) -> Placement | None:

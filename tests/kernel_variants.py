@@ -83,9 +83,10 @@ def placed(problem: Problem, policy: DualPolicy) -> None:
                 place(problem, method=name, budget=budget)
             except MemoryLimitError:
                 continue
-    for budget in (0.0, 0.3):
-        place(problem, policy=policy, budget=budget)
-    place(problem, policy=policy, budget=0.3, runtime="fifo")
+    for runtime in ("priority", "fifo"):
+        for jitter in (0.0, 0.1):
+            for budget in (0.0, 1.0):
+                place(problem, policy=policy, budget=budget, runtime=runtime, jitter=jitter)
 
 
 def trained(problems: list[Problem], policy: DualPolicy, folder: Path) -> None:

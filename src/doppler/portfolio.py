@@ -1,98 +1,181 @@
-"""The doppler method: the policy's greedy episode, sampled episodes, then local search."""
+"""The doppler method: many starts, learned and not, and search from the best of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from doppler.cluster import Cluster
-from doppler.errors import MemoryLimitError
+from doppler.errors import MemoryLimitError, UnknownNameError
 from doppler.graph import Graph
 from doppler.heuristics.base import Deadline, Heuristic, Solution, fitting_solution
-from doppler.heuristics.critical_path import critical_path
+from doppler.heuristics.critical_path import critical_path, critical_path_trace
 from doppler.heuristics.heft import heft
+from doppler.heuristics.kahypar import available
+from doppler.heuristics.partition import BANDS, IMBALANCES, Partitioner
 from doppler.heuristics.random import random
-from doppler.heuristics.sibling_affinity import sibling_affinity
+from doppler.heuristics.round_robin import round_robin
+from doppler.heuristics.sibling_affinity import hinted_schedule, sibling_affinity
 from doppler.heuristics.single_device import single_device
+from doppler.heuristics.spmd import SymmetricMaps
 from doppler.placement import Placement
+from doppler.policy.hint import Hint, make_hint
 from doppler.policy.network import DualPolicy, Sizes, policy_inputs
 from doppler.policy.rollout import GREEDY, SAMPLE, Roller
 from doppler.policy.threads import one_torch_thread
 from doppler.problem import Problem
-from doppler.search.local_search import Annealer
-from doppler.simulator import DEFAULT_JITTER, simulate
+from doppler.schedule.ranks import rank_of
+from doppler.schedule.urgency import urgent_first
+from doppler.search.anneal import (
+    LARGE_HOT,
+    LARGE_MOVES,
+    SMALL_HOT,
+    SMALL_MOVES,
+    Annealer,
+    check_shares,
+)
+from doppler.search.judge import Judge
+from doppler.simulator import DEFAULT_JITTER
+from doppler.simulator.score import Score
 
-# Share of the budget that goes into sampled episodes before the local search.
-SAMPLING_SHARE = 0.1
+IntArray = npt.NDArray[np.int32]
+Play = Callable[..., None]
+
+# Where placements come from before the search; an ablation leaves some out.
+STARTS = ("policy", "partition", "spmd", "schedules")
+# Those of them that become the hints of the policy's episodes.
+HINTING = ("partition", "spmd")
+# Of the budget, before the search: more partitions, symmetric maps, sampled episodes.
+PARTITION_SHARE, SPMD_SHARE, SAMPLING_SHARE = 0.05, 0.25, 0.1
+# Seconds that an op costs in a partition of four bands, and a band however small, about; and the
+# seconds for partitions that no budget is asked for.
+PARTITION_SECONDS, BAND_SECONDS = 3e-5, 5e-3
+FREE_SECONDS = 0.2
+# Below so many ops more partitions find little that single moves do not.
+STRUCTURED_OPS = 600
+# Beyond so many ops, looking at the whole graph takes longer than an episode.
+MOST_STRUCTURED_OPS = 200_000
 # Episodes between two looks at the clock.
-BATCH = 16
-# Of the moves of the local search. More serves where devices share few links, plain moves serve
-# where every pair has one of its own; this does well on both.
-RECREATE_SHARE = 0.15
+BATCH = 8
+# Hints that episodes are conditioned on, the best first.
+HINTS = 3
+# How much a hinted list schedule shuns other devices, in mean op times.
+HINT_WEIGHTS = (3.0, 10.0, 30.0)
 # From so many ops on, a layer is worth sharing among cores that other processes may hold.
 THREADED_OPS = 50_000
 # What a greedy episode that does not fit in memory is worth, whatever the budget.
 RESCUE_SECONDS = 1.0
 # Of what is left of the budget, for each method in turn until something fits.
 RESCUE_SHARE = 0.15
-# Placements that the local search may start from: one for each of as many cores.
-KEPT = 8
-SCHEDULES: tuple[Heuristic, ...] = (sibling_affinity, critical_path)
 # Tried as well as long as nothing fits in memory.
-RESCUERS: tuple[Heuristic, ...] = (heft, single_device, random)
+SCHEDULES: tuple[Heuristic, ...] = (
+    heft,
+    sibling_affinity,
+    critical_path,
+    round_robin,
+    single_device,
+)
+RESCUERS: tuple[Heuristic, ...] = (random,)
+# Runs that rank placements, and that decide between the last few: as many as simulate so many ops.
+RANKING_OPS, DECIDING_OPS = 20_000, 300_000
+MOST_RANKING, MOST_DECIDING = 64, 1024
+# Placements that are kept, that the search starts from, and that meet in the end.
+KEPT, STARTED, FINALISTS = 24, 6, 6
+# Of one origin, so many starts at most: others may lead further.
+ALIKE = 2
 
 
 @dataclass(frozen=True, eq=False)
 class _Entry:
     placement: Placement
-    overflow: float
-    makespan: float
+    score: Score
     origin: str
 
 
 class _Pool:
-    """The best few placements so far; those that fit in memory come before those that do not."""
+    """The best few placements so far."""
 
-    def __init__(self, problem: Problem, runtime: str) -> None:
+    def __init__(self, problem: Problem, runtime: str, jitter: float, seed: int) -> None:
         self.problem = problem
         self.runtime = runtime
+        self.jitter = jitter
+        runs = max(1, min(MOST_RANKING, RANKING_OPS // problem.n_ops))
+        self.judge = Judge(problem, jitter, runs, [seed, 10])
         self.evaluations = 0
         self._entries: list[_Entry] = []
 
-    def offer(self, placement: Placement, makespan: float, overflow: float, origin: str) -> None:
-        self.evaluations += 1
-        self._entries.append(_Entry(placement, overflow, makespan, origin))
-        self._entries.sort(key=lambda entry: (entry.overflow, entry.makespan))
+    def offer(self, placement: Placement, origin: str) -> None:
+        """Score a placement, by its own priority and by urgency, and keep it if it is good."""
+        if self.runtime == "fifo":
+            queues = [np.empty(0, np.int32)]
+        else:
+            own = placement.priority
+            queues = [np.empty(0, np.int32) if own is None else own]
+            queues.append(urgent_first(self.problem, placement.devices))
+        for queue in queues:
+            score = self.judge.score(placement.devices, queue)
+            kept = placement.priority if self.runtime == "fifo" else queue
+            ordered = Placement(placement.devices, kept if kept is not None and kept.size else None)
+            self._entries.append(_Entry(ordered, score, origin))
+        self._entries.sort(key=lambda entry: entry.score)
         del self._entries[KEPT:]
 
-    def try_out(self, placement: Placement, origin: str) -> None:
-        """Simulate a placement and offer it."""
-        result = simulate(self.problem, placement, runtime=self.runtime)
-        capacity = self.problem.arrays.capacity
-        over = np.maximum(result.peak_memory - capacity, 0.0) / capacity
-        self.offer(placement, result.makespan, float(over.sum()), origin)
+    def clear(self) -> None:
+        """Forget all."""
+        self._entries.clear()
+
+    @property
+    def empty(self) -> bool:
+        return not self._entries
 
     @property
     def fits(self) -> bool:
-        return self._entries[0].overflow == 0.0
+        return bool(self._entries) and self._entries[0].score.overflow == 0.0
 
     @property
-    def best(self) -> float:
-        return self._entries[0].makespan if self.fits else np.inf
+    def settled(self) -> bool:
+        """Whether nothing can be better than the best."""
+        floor = self.problem.lower_bound * (1 + 1e-9)
+        return self.jitter == 0.0 and self.fits and self._entries[0].score.makespan <= floor
 
-    def placements(self, count: int) -> list[Placement]:
-        return [entry.placement for entry in self._entries[:count]]
+    def starts(self, count: int) -> list[tuple[Placement, str]]:
+        """Return the best few that are not too much alike."""
+        chosen: list[tuple[Placement, str]] = []
+        origins: dict[str, int] = {}
+        for entry in self._entries:
+            family = entry.origin.split(",")[0]
+            twin = any(np.array_equal(entry.placement.devices, one.devices) for one, _ in chosen)
+            if twin or origins.get(family, 0) >= ALIKE:
+                continue
+            origins[family] = origins.get(family, 0) + 1
+            chosen.append((entry.placement, entry.origin))
+        return chosen[:count]
 
-    def solution(self, seconds: float) -> Solution:
-        winner = self._entries[0]
+    def solution(self, seconds: float, seed: int) -> Solution:
+        """Let the last few meet on fresh draws, and take the winner."""
+        finalists = self._entries[:FINALISTS]
+        if self.jitter > 0.0 and len(finalists) > 1:
+            runs = max(2, min(MOST_DECIDING, DECIDING_OPS // self.problem.n_ops))
+            judge = Judge(self.problem, self.jitter, runs, [seed, 11])
+            queue = np.empty(0, np.int32)
+
+            def again(entry: _Entry) -> Score:
+                own = entry.placement.priority
+                used = queue if own is None or self.runtime == "fifo" else own
+                return judge.score(entry.placement.devices, used)
+
+            finalists.sort(key=again)
+        winner = finalists[0]
         return fitting_solution(
             self.problem,
             winner.placement,
-            self.evaluations,
+            self.evaluations + self.judge.evaluations,
             seconds,
             winner.origin,
             self.runtime,
@@ -108,12 +191,17 @@ def search(
     runtime: str = "priority",
     jitter: float = DEFAULT_JITTER,
     samples: int | None = None,
+    starts: Collection[str] = STARTS,
+    moves: Mapping[str, float] | None = None,
+    alone: bool = False,
 ) -> Solution:
     """Place a problem with a policy.
 
-    The best of the greedy episode, of sampled episodes and two list schedules (a tenth of the
-    budget), and of annealing from the best of them (the rest). A budget of 0 is the greedy episode
-    alone, unless that does not fit in memory: then the others are tried as well, for a second.
+    Partitions of the whole graph are made first: they are starts, and the hints that the policy's
+    episodes follow or leave. List schedules, symmetric maps and sampled episodes are more starts,
+    and annealing goes on from the best of all. A budget of 0 is a few partitions and maps, the list
+    schedules and the greedy episodes, the same every time; unless nothing fits in memory: then the
+    rest is tried as well, for a second.
 
     Parameters
     ----------
@@ -123,86 +211,235 @@ def search(
         Seconds.
     seed : int
     runtime : {"priority", "fifo"}
-        The run-time that the placement is for: the search minimises its makespan, and the solution
-        states it.
+        The run-time that the placement is for; the solution states its makespan.
+    jitter : float
+        Under which the expected makespan is minimised; 0: the makespan without noise.
     samples : int, optional
-        Sample exactly so many episodes besides the greedy one and search no further, whatever the
+        Sample exactly so many episodes besides the greedy ones and search no further, whatever the
         budget.
+    starts : collection of str
+        Which of ``STARTS`` to use, for ablations.
+    moves : mapping of str to float, optional
+        Shares of the search's moves (:data:`doppler.search.anneal.MOVES`), for ablations.
+    alone : bool
+        Whether only the policy's episodes count, and not what their hints are made of.
 
     Raises
     ------
     MemoryLimitError
         If no placement was found that fits in memory; says how much is missing where.
+    UnknownNameError, ParamsError
+        On other starts, or on moves that :func:`doppler.search.anneal.check_shares` refuses.
     """
+    for name in starts:
+        if name not in STARTS:
+            raise UnknownNameError("start", name, STARTS)
+    if moves is not None:
+        check_shares(moves)
     warm_up(policy, searching=samples is None and budget > 0)
-    deadline = Deadline(budget)
-    small = problem.n_ops < THREADED_OPS
-    with torch.no_grad(), one_torch_thread() if small else nullcontext():
-        weights = policy.weights(policy(policy_inputs(problem)))
-    roller = Roller(problem)
-    pool = _Pool(problem, runtime)
-    rng = np.random.default_rng([seed, 1])
+    one = _Search(problem, policy, budget, seed, runtime, jitter, starts, moves)
+    return one.run(samples, alone)
 
-    def play(mode: int, count: int, origin: str) -> None:
-        seeds = rng.integers(2**31, size=count).tolist()
-        episodes = roller.play(weights, mode, seeds, runtime=runtime)
-        for index in range(count):
-            placement = Placement(episodes.devices(index), episodes.priority(index))
-            cost = float(episodes.makespans[index])
-            pool.offer(placement, cost, float(episodes.overflow[index]), origin)
 
-    play(GREEDY, 1, "greedy episode")
-    if samples is not None:
-        while pool.evaluations <= samples:
-            play(SAMPLE, min(BATCH, samples + 1 - pool.evaluations), "sampled episode")
-        return pool.solution(deadline.elapsed)
-    if not pool.fits:
-        warm_up(policy)
-        deadline.budget = max(deadline.budget, deadline.elapsed + RESCUE_SECONDS)
-    if deadline.left <= 0:
-        return pool.solution(deadline.elapsed)
-    floor = problem.lower_bound * (1 + 1e-9)
-    while deadline.elapsed < SAMPLING_SHARE * deadline.budget and pool.best > floor:
-        play(SAMPLE, BATCH, "sampled episode")
-    if deadline.left > 0 and pool.best > floor:
-        annealer = Annealer(problem, runtime=runtime, recreate_share=RECREATE_SHARE)
-        for heuristic in SCHEDULES if pool.fits else SCHEDULES + RESCUERS:
-            # If none fits, annealing starts from the episode that overflows least.
-            with suppress(MemoryLimitError):
-                # Only restarts hit on what fills the memory to the last byte.
-                share = 0.0 if pool.fits else RESCUE_SHARE * deadline.left
-                found = heuristic(problem, budget=share, seed=seed)
-                pool.try_out(found.placement, found.origin)
-        starts = pool.placements(annealer.threads)
-        placement, _, evaluations = annealer.refine(starts, deadline, seed)
-        pool.evaluations += evaluations
-        pool.try_out(placement, "local search from the policy's episodes")
-    return pool.solution(deadline.elapsed)
+class _Search:
+    def __init__(
+        self,
+        problem: Problem,
+        policy: DualPolicy,
+        budget: float,
+        seed: int,
+        runtime: str,
+        jitter: float,
+        starts: Collection[str],
+        moves: Mapping[str, float] | None,
+    ) -> None:
+        self.problem = problem
+        self.policy = policy
+        self.deadline = Deadline(budget)
+        self.seed = seed
+        self.runtime = runtime
+        self.jitter = jitter
+        self.used = starts
+        self.large = problem.n_ops >= STRUCTURED_OPS
+        self.moves = moves or (LARGE_MOVES if self.large else SMALL_MOVES)
+        self.pool = _Pool(problem, runtime, jitter, seed)
+        self.hints: list[Hint | None] = []
+        self.bands = list(BANDS)
+        self.cutter: Partitioner | None = None
+
+    def run(self, samples: int | None = None, alone: bool = False) -> Solution:
+        deadline, pool = self.deadline, self.pool
+        if self.problem.n_ops <= MOST_STRUCTURED_OPS:
+            self.maps(Deadline(0.0))
+            self.partitions()
+            self.hints = [
+                make_hint(self.problem, placement.devices) for placement, _ in pool.starts(HINTS)
+            ]
+            self.schedules()
+        self.hints.append(None)
+        if alone:
+            pool.clear()
+        play = self.episodes() if "policy" in self.used else None
+        if play is not None:
+            for hint in {id(hint): hint for hint in (self.hints[0], None)}.values():
+                play(GREEDY, 1, hint)
+        if pool.empty:
+            # Annealing may get from there to what fits.
+            order, devices, _ = critical_path_trace(self.problem, self.seed)
+            pool.offer(Placement(devices, rank_of(order)), "critical-path list schedule")
+        if samples is not None:
+            if play is not None:
+                for first in range(0, samples, BATCH):
+                    turn = first // BATCH % len(self.hints)
+                    play(SAMPLE, min(BATCH, samples - first), self.hints[turn])
+            return pool.solution(deadline.elapsed, self.seed)
+        if not pool.fits:
+            warm_up(self.policy)
+            deadline.budget = max(deadline.budget, deadline.elapsed + RESCUE_SECONDS)
+        if deadline.left > 0 and not pool.settled:
+            self.more_starts(play)
+        if deadline.left > 0 and not pool.settled:
+            self.anneal()
+        return pool.solution(deadline.elapsed, self.seed)
+
+    def maps(self, until: Deadline) -> None:
+        """Offer symmetric maps."""
+        if "spmd" in self.used:
+            for placement in SymmetricMaps(self.problem).descend(until, self.seed):
+                self.pool.offer(placement, "symmetric map")
+
+    def partitions(self, until: Deadline | None = None) -> None:
+        """Offer partitions of the whole graph, as many as there is time for.
+
+        Without a deadline it is what they cost by rule of thumb that counts, so that their number
+        is the same on every machine.
+        """
+        if "partition" not in self.used or not available():
+            return
+        left, took = FREE_SECONDS, 0.0
+        while self.bands:
+            bands = self.bands[0]
+            expected = BAND_SECONDS * bands
+            expected += PARTITION_SECONDS * self.problem.n_ops * (4 + bands) / 8
+            if until is not None:
+                left = until.left - max(took, expected)
+            else:
+                left -= expected
+            if left < 0:
+                break
+            if self.cutter is None:
+                self.cutter = Partitioner(self.problem)
+            began = self.deadline.elapsed
+            placement = self.cutter.cut(bands, IMBALANCES[0], self.seed)
+            took = self.deadline.elapsed - began
+            self.pool.offer(placement, f"partition, {bands} bands")
+            del self.bands[0]
+
+    def schedules(self) -> None:
+        """Offer the list schedules, which cost next to nothing, and those that lean to hints."""
+        if "schedules" in self.used:
+            for heuristic in SCHEDULES:
+                with suppress(MemoryLimitError):
+                    found = heuristic(self.problem, budget=0.0, seed=self.seed)
+                    self.pool.offer(found.placement, found.origin)
+
+    def episodes(self) -> Play:
+        """Encode the problem; return what plays episodes and offers their placements."""
+        policy, inputs = self.policy, policy_inputs(self.problem)
+        small = self.problem.n_ops < THREADED_OPS
+        with torch.no_grad(), one_torch_thread() if small else nullcontext():
+            heads = policy(inputs)
+        roller = Roller(self.problem)
+        rng = np.random.default_rng([self.seed, 1])
+
+        def play(mode: int, count: int, hint: Hint | None, spread: float = 0.0) -> None:
+            with torch.no_grad():
+                # What the encoder yields is the same with every hint.
+                weights = policy.weights(heads._replace(style=policy.style(inputs, hint)))
+            seeds = rng.integers(2**31, size=count).tolist()
+            episodes = roller.play(
+                weights, mode, seeds, runtime=self.runtime, hint=hint, spread=spread
+            )
+            origin = "sampled episode" if mode == SAMPLE or spread > 0.0 else "greedy episode"
+            if hint is not None:
+                origin += ", hinted"
+            self.pool.evaluations += count
+            # Those that lose without noise are not worth the runs that noise takes.
+            for index in sorted(range(count), key=episodes.score)[: max(1, count // 4)]:
+                placement = Placement(episodes.devices(index), episodes.priority(index))
+                self.pool.offer(placement, origin)
+
+        return play
+
+    def more_starts(self, play: Play | None) -> None:
+        deadline, pool, problem = self.deadline, self.pool, self.problem
+        budget = deadline.left
+        if not pool.fits:
+            for heuristic in (*SCHEDULES, *RESCUERS):
+                with suppress(MemoryLimitError):
+                    # Only restarts hit on what fills the memory to the last byte.
+                    share = 0.0 if pool.fits else RESCUE_SHARE * deadline.left
+                    found = heuristic(problem, budget=share, seed=self.seed)
+                    pool.offer(found.placement, found.origin)
+        if "schedules" in self.used:
+            for hint in self.hints:
+                if hint is None:
+                    continue
+                for weight in HINT_WEIGHTS:
+                    if deadline.left > 0.8 * budget:
+                        placement = hinted_schedule(problem, hint.devices, weight)
+                        pool.offer(placement, "hinted list schedule")
+        if problem.n_ops <= MOST_STRUCTURED_OPS:
+            self.maps(Deadline(min(SPMD_SHARE * budget, deadline.left)))
+        if STRUCTURED_OPS <= problem.n_ops <= MOST_STRUCTURED_OPS:
+            self.partitions(Deadline(min(PARTITION_SHARE * budget, deadline.left)))
+        if play is not None:
+            until = Deadline(min(SAMPLING_SHARE * budget, deadline.left))
+            turn = 0
+            while until.left > 0 and not pool.settled:
+                hint = self.hints[turn // 2 % len(self.hints)]
+                # By turns, every choice is drawn, or the style of greedy choices alone.
+                if turn % 2 == 0:
+                    play(GREEDY, BATCH, hint, 1.0)
+                else:
+                    play(SAMPLE, BATCH, hint)
+                turn += 1
+
+    def anneal(self) -> None:
+        annealer = Annealer(
+            self.problem, runtime=self.runtime, shares=self.moves, jitter=self.jitter
+        )
+        hot = LARGE_HOT if self.large else SMALL_HOT
+        found = annealer.refine(self.pool.starts(STARTED), self.deadline, self.seed, hot)
+        self.pool.evaluations += annealer.evaluations
+        for each in found:
+            self.pool.offer(each.placement, f"annealing from {each.label}")
 
 
 def _smallest_problem() -> Problem:
-    graph = Graph.from_arrays([0, 0, 1, 2], [1, 2, 3, 3], np.ones(4), np.ones(4))
-    return Problem(graph, Cluster.uniform(2))
+    """Four ops of which a device can hold three, so that memory has to be looked at."""
+    graph = Graph.from_arrays(
+        [0, 0, 1, 2], [1, 2, 3, 3], np.ones(4), np.ones(4), param_bytes=np.ones(4)
+    )
+    return Problem(graph, Cluster.uniform(2, memory=3.0))
 
 
 @lru_cache(maxsize=1)
-def _compile_episodes(sizes: Sizes) -> None:
-    problem = _smallest_problem()
-    policy = DualPolicy(sizes)
-    weights = policy.weights(policy(policy_inputs(problem)))
-    Roller(problem).play(weights, GREEDY, [0])
+def _compile_starts(sizes: Sizes) -> None:
+    one = _Search(
+        _smallest_problem(), DualPolicy(sizes), 0.0, 0, "priority", DEFAULT_JITTER, STARTS, None
+    )
+    one.run()
+    hinted_schedule(one.problem, np.zeros(4, np.int32), 1.0)
 
 
 @lru_cache(maxsize=1)
 def _compile_search() -> None:
     problem = _smallest_problem()
-    critical_path(problem)
     start = sibling_affinity(problem).placement
-    annealer = Annealer(problem, threads=1, recreate_share=0.5)
-    seconds = 0.05
-    # No evaluation: compiling what comes before the first took all of that.
-    while annealer.refine([start], Deadline(seconds), 0)[2] == 0:
-        seconds *= 2.0
+    for jitter in (0.0, DEFAULT_JITTER):
+        annealer = Annealer(problem, 1, shares=SMALL_MOVES, jitter=jitter)
+        annealer.advance(annealer.chain(start), 0, 200, 1.0)
 
 
 def warm_up(policy: DualPolicy, searching: bool = True) -> None:
@@ -212,8 +449,8 @@ def warm_up(policy: DualPolicy, searching: bool = True) -> None:
     ----------
     policy : DualPolicy
     searching : bool
-        False: only what an episode runs; the rest takes as long again to compile.
+        False: only what a budget of 0 runs; the rest takes as long again to compile.
     """
-    _compile_episodes(policy.sizes)
+    _compile_starts(policy.sizes)
     if searching:
         _compile_search()

@@ -48,7 +48,7 @@ def where(seconds: float = 0.0) -> Place:
 
     from doppler import Cluster, Problem, workloads
     from doppler.policy.rollout import Roller
-    from doppler.search.local_search import Annealer
+    from doppler.search.anneal import Annealer
 
     problem = Problem(workloads.chainmm(8, 8, 8, 8, 8, tiles=1), Cluster.uniform(2))
     time.sleep(seconds)

@@ -13,7 +13,7 @@ from doppler import Cluster, Graph, Placement, Problem, simulate, workloads
 from doppler.errors import ParamsError, PlacementError
 from doppler.heuristics.sibling_affinity import hinted_schedule, sibling_affinity_trace
 from doppler.methods import HEURISTICS
-from doppler.search.local_search import rank_of
+from doppler.schedule.ranks import rank_of
 
 quick = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True

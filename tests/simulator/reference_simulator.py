@@ -10,6 +10,7 @@ for.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from doppler import Placement, Problem
@@ -40,7 +41,13 @@ class Run:
         return max(self.end.values())
 
 
-def simulate_slowly(problem: Problem, placement: Placement) -> Run:
+def simulate_slowly(
+    problem: Problem,
+    placement: Placement,
+    op_factor: Callable[[int], float] = lambda op: 1.0,
+    transfer_factor: Callable[[int, int], float] = lambda op, target: 1.0,
+) -> Run:
+    """Simulate; the factors multiply the time of an op, and that of its output to a device."""
     arrays = problem.arrays
     edges = list(zip(problem.graph.src.tolist(), problem.graph.dst.tolist(), strict=True))
     consumers: dict[int, list[int]] = {op: [] for op in range(problem.n_ops)}
@@ -83,7 +90,7 @@ def simulate_slowly(problem: Problem, placement: Placement) -> Run:
             waiting[device].remove(op)
             running[device] = op
             run.start[op] = now
-            run.end[op] = now + float(arrays.compute[op, device])
+            run.end[op] = now + float(arrays.compute[op, device]) * op_factor(op)
             continue
         op = running.pop(device)
         arrived[op, device] = now
@@ -93,7 +100,7 @@ def simulate_slowly(problem: Problem, placement: Placement) -> Run:
                 seconds = float(
                     arrays.latency[device, target]
                     + arrays.volume[op] * arrays.factor[device, target]
-                )
+                ) * transfer_factor(op, target)
                 channel = int(arrays.channel[device, target])
                 begins = now
                 if channel >= 0:

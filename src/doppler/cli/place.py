@@ -36,7 +36,7 @@ def place(
     policy: PolicyOption = "pretrained",
     budget: Annotated[
         float,
-        typer.Option("--budget", "-b", metavar="S", help="Seconds to search; 0: greedy only."),
+        typer.Option("--budget", "-b", metavar="S", help="Seconds to search; 0: answer at once."),
     ] = 2.0,
     seed: SeedOption = 0,
     runtime: RuntimeOption = "priority",

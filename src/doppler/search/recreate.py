@@ -14,12 +14,11 @@ from numba import njit
 
 from doppler.problem import Arrays
 from doppler.schedule.affinity import forced_communication
-from doppler.schedule.compiled import lean
+from doppler.schedule.compiled import allocating, lean
 from doppler.schedule.list_schedule import ListWeights, Prospect, make_prospect, rate
 from doppler.schedule.partial import (
     Partial,
     earliest_starts,
-    empty,
     gather,
     make_partial,
     place,
@@ -31,7 +30,9 @@ BoolArray = npt.NDArray[np.bool_]
 
 # Ops that are ruined at once: more than single moves reach, and few enough that most of a good
 # placement stays.
-SMALLEST, LARGEST = 4, 60
+SMALLEST, LARGEST = 4, 400
+# The same as a share of all ops.
+MOST = 0.25
 
 
 class Recreation(NamedTuple):
@@ -44,7 +45,9 @@ class Recreation(NamedTuple):
     homes : int32 array, shape [ops]
         Devices under consideration: those of the ops that stay, those to come of the others.
     prospect : Prospect
-    queue, order : int32 array, shape [ops]
+    queue : int32 array, shape [ops]
+    order, position : int32 array, shape [ops]
+        The ops by their start in the last run, see :func:`sort_by_start`, and where each is.
     before : int32 array, shape [ops]
         The devices, to be kept by the caller.
     fixed : bool array, shape [ops]
@@ -57,6 +60,7 @@ class Recreation(NamedTuple):
     prospect: Prospect
     queue: IntArray
     order: IntArray
+    position: IntArray
     before: IntArray
     fixed: BoolArray
 
@@ -72,13 +76,20 @@ def make_recreation(arrays: Arrays) -> Recreation:
         np.empty(n_ops, np.int32),
         np.empty(n_ops, np.int32),
         np.empty(n_ops, np.int32),
+        np.empty(n_ops, np.int32),
         arrays.group >= 0,
     )
 
 
 @njit(cache=True, nogil=True)
 def ruin_region(arrays, first, size, scratch):  # type: ignore[no-untyped-def]
-    """Mark the ops around one: breadth first over producers and consumers, up to ``size``."""
+    """Mark the ops around one: breadth first over producers and consumers, up to ``size``.
+
+    Returns
+    -------
+    int
+        How many; they are the first in ``scratch.queue``.
+    """
     ruined, queue = scratch.ruined, scratch.queue
     succ_ptr, succ, pred_ptr, pred = arrays.succ_ptr, arrays.succ, arrays.pred_ptr, arrays.pred
     ruined[:] = False
@@ -101,14 +112,27 @@ def ruin_region(arrays, first, size, scratch):  # type: ignore[no-untyped-def]
                 ruined[other] = True
                 queue[tail] = other
                 tail += 1
+    return tail
 
 
 @njit(cache=True, nogil=True)
-def ruin_and_recreate(arrays, unit, first, start, devices, scratch):  # type: ignore[no-untyped-def]
+def sort_by_start(arrays, start, scratch):  # type: ignore[no-untyped-def]
+    """Put the ops into the order in which a run started them. O(V log V)."""
+    # Of ops that start at once, those of no duration, the producer comes first.
+    by_start = np.argsort(start[arrays.order], kind="mergesort")
+    order, position = scratch.order, scratch.position
+    for step in range(len(order)):
+        op = arrays.order[by_start[step]]
+        order[step] = op
+        position[op] = step
+
+
+@njit(cache=True, nogil=True)
+def ruin_and_recreate(arrays, unit, first, start, end, devices, scratch):  # type: ignore[no-untyped-def]
     """Ruin a part of a placement and recreate it, with random weights and noise.
 
-    The part is a region around one op, or a stretch of time from its start on; 4 to 60 ops.
-    O(V log V + E devices).
+    The part is a region around one op, or a stretch of time from its start on.
+    O(V + (ops between the first and the last of the part) x inputs + the part x devices).
 
     Parameters
     ----------
@@ -116,47 +140,104 @@ def ruin_and_recreate(arrays, unit, first, start, devices, scratch):  # type: ig
         Seconds that noise is measured in.
     first : int
         An op of the part.
-    start : float64 array, shape [ops]
-        When each op starts at present.
+    start, end : float64 array, shape [ops]
+        When each op starts and ends at present.
     devices : int32 array, shape [ops]
         Changed in place.
     scratch : Recreation
+        Sorted by ``start``.
+
+    Returns
+    -------
+    begin, stop : int
+        The ops that may have moved are ``scratch.order[begin:stop]``.
     """
-    order, ruined, fixed = scratch.order, scratch.ruined, scratch.fixed
-    # Of ops that start at once, those of no duration, the producer comes first.
-    by_start = np.argsort(start[arrays.order], kind="mergesort")
+    order, position = scratch.order, scratch.position
+    ruined, fixed = scratch.ruined, scratch.fixed
     n_ops = len(order)
-    begin = 0
-    for step in range(n_ops):
-        order[step] = arrays.order[by_start[step]]
-        if order[step] == first:
-            begin = step
-    size = min(n_ops, np.random.randint(SMALLEST, LARGEST + 1))
+    largest = max(min(float(n_ops), SMALLEST + 1.0), min(float(LARGEST), MOST * n_ops))
+    size = np.int64(SMALLEST * (largest / SMALLEST) ** np.random.random())
+    size = min(size, np.int64(n_ops))
+    begin = np.int64(position[first])
+    stop = min(np.int64(n_ops), begin + size)
     if np.random.randint(0, 2) == 0:
-        ruin_region(arrays, first, size, scratch)
+        count = ruin_region(arrays, first, size, scratch)
+        for index in range(count):
+            at = np.int64(position[scratch.queue[index]])
+            begin = min(begin, at)
+            stop = max(stop, at + 1)
     else:
         ruined[:] = False
-        for step in range(begin, min(n_ops, begin + size)):
+        for step in range(begin, stop):
             ruined[order[step]] = True
-    for op in range(n_ops):
+    for step in range(begin, stop):
+        op = order[step]
         ruined[op] = ruined[op] and not fixed[op]
     affinity = 4.0 ** np.random.uniform(-1.5, 1.0)
     transfer = 4.0 ** np.random.uniform(-1.5, 1.0)
     noise = unit * 10.0 ** np.random.uniform(-4.0, 0.3)
-    recreate(arrays, order, devices, ListWeights(1.0, affinity, transfer, noise, 0.0), scratch)
+    weights = ListWeights(1.0, affinity, transfer, noise, 0.0)
+    recreate(arrays, begin, stop, start, end, devices, weights, scratch)
+    return begin, stop
+
+
+@allocating
+def _resume(arrays, begin, stop, start, end, devices, scratch):  # type: ignore[no-untyped-def]
+    """Set the schedule to what the last run had reached when it started an op.
+
+    Copies are looked up when they are asked for; channels are taken as free from then on.
+    """
+    partial, order = scratch.partial, scratch.order
+    partial.devices[:] = devices
+    partial.finish[:] = end
+    partial.n_copies[:] = -1
+    partial.device_free[:] = 0.0
+    partial.channel_free[:] = start[order[begin]] if begin > 0 else 0.0
+    device_free = partial.device_free
+    for step in range(begin):
+        op = order[step]
+        device_free[devices[op]] = max(device_free[devices[op]], end[op])
+    for step in range(begin, stop):
+        partial.n_copies[order[step]] = 0
 
 
 @lean
-def recreate(arrays, order, devices, weights, scratch):  # type: ignore[no-untyped-def]
-    """Schedule all ops in a given order; those that are ruined go where it is best.
+def _look_up_copies(arrays, begin, op, devices, scratch):  # type: ignore[no-untyped-def]
+    """Note where the output of an op had been sent before the schedule was resumed."""
+    partial, position = scratch.partial, scratch.position
+    copy_device, copy_arrival = partial.copy_device, partial.copy_arrival
+    latency, factor, succ = arrays.latency, arrays.factor, arrays.succ
+    first = arrays.succ_ptr[op]
+    home = devices[op]
+    count = 0
+    for edge in range(first, arrays.succ_ptr[op + 1]):
+        target = devices[succ[edge]]
+        if target == home or position[succ[edge]] >= begin:
+            continue
+        known = False
+        for slot in range(first, first + count):
+            known = known or copy_device[slot] == target
+        if not known:
+            copy_device[first + count] = target
+            duration = latency[home, target] + arrays.volume[op] * factor[home, target]
+            copy_arrival[first + count] = partial.finish[op] + duration
+            count += 1
+    partial.n_copies[op] = count
+
+
+@lean
+def recreate(arrays, begin, stop, start, end, devices, weights, scratch):  # type: ignore[no-untyped-def]
+    """Schedule a stretch of the order anew; what is ruined in it goes where it is best.
 
     The score of a device is that of the list scheduler, except that the affinity counts the ops
-    that stay wherever they come in the order. O(V + E devices).
+    that stay wherever they come in the order. O(V + edges of the stretch x devices).
 
     Parameters
     ----------
-    order : int32 array, shape [ops]
-        Topological.
+    begin, stop : int
+        The stretch of ``scratch.order``, a topological order.
+    start, end : float64 array, shape [ops]
+        When the ops before the stretch start and end.
     devices : int32 array, shape [ops]
         Changed in place for the ruined ops.
     weights : ListWeights
@@ -169,15 +250,22 @@ def recreate(arrays, order, devices, weights, scratch):  # type: ignore[no-untyp
         scratch.ruined,
         scratch.homes,
     )
+    order, inputs, n_copies = scratch.order, partial.inputs, partial.n_copies
     found, starts, sent = prospect.found, prospect.starts, prospect.sent
     compute, succ_ptr, succ = arrays.compute, arrays.succ_ptr, arrays.succ
     volumes, latency, factor = arrays.volume, arrays.latency, arrays.factor
-    empty(partial)
+    _resume(arrays, begin, stop, start, end, devices, scratch)
     for op in range(len(order)):
-        homes[op] = -1 if ruined[op] else devices[op]
-    for step in range(len(order)):
+        homes[op] = devices[op]
+    for step in range(begin, stop):
+        if ruined[order[step]]:
+            homes[order[step]] = -1
+    for step in range(begin, stop):
         op = order[step]
         n_inputs = gather(arrays, partial, op)
+        for index in range(n_inputs):
+            if n_copies[inputs[index]] < 0:
+                _look_up_copies(arrays, begin, inputs[index], devices, scratch)
         if ruined[op]:
             n_found = np.int64(0)
             for device in range(compute.shape[1]):

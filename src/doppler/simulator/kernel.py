@@ -25,6 +25,9 @@ WideArray = npt.NDArray[np.int64]
 # The bits of a float64 >= 0, read as an int64, order as the floats do, and compare faster.
 _FOREVER = int(np.float64(np.inf).view(np.int64))
 
+# A prime that scatters the transfers of neighboring ops over a table of drawn factors.
+SPREAD = np.uint32(40503)
+
 
 class Workspace(NamedTuple):
     """Scratch arrays of one simulation, made once for a batch.
@@ -58,6 +61,8 @@ class Workspace(NamedTuple):
         Time of the device's next event.
     free : float64 array, shape [devices]
         When the device has run what it has started.
+    left : float64 array, shape [devices]
+        Time of the ops that each device has not started, kept where a limit is set.
     arrival_of, arrival : uint32, float64 array, shape [devices]
         Last op whose output was sent to the device, and when it arrives.
     sent_op, sent_source, sent_target, sent_channel : int32 array, shape [edges]
@@ -82,6 +87,7 @@ class Workspace(NamedTuple):
     ending: IndexArray
     event: FloatArray
     free: FloatArray
+    left: FloatArray
     arrival_of: IndexArray
     arrival: FloatArray
     sent_op: IntArray
@@ -125,6 +131,7 @@ def make_workspace(n_ops: int, n_devices: int, n_edges: int) -> Workspace:
         ending=indices(n_devices),
         event=floats(n_devices),
         free=floats(n_devices),
+        left=floats(n_devices),
         arrival_of=indices(n_devices),
         arrival=floats(n_devices),
         sent_op=integers(n_edges),
@@ -256,10 +263,57 @@ def run(arrays, devices, priority, jitter, seed, record, work):  # type: ignore[
         jitter,
         np.full(1, seed),
         record,
+        np.empty(0),
+        np.empty(0),
+        np.empty(0),
+        np.inf,
         work,
         makespans,
     )
     return makespans[0], n_sent
+
+
+@njit(cache=True, nogil=True)
+def run_drawn(arrays, devices, priority, op_factor, transfer_factor, below, limit, work):  # type: ignore[no-untyped-def]
+    """Simulate one placement with durations that were drawn before, and only as long as it pays.
+
+    An op and a transfer take the same multiple of their time in whatever placement they occur, so
+    that the difference between two placements is theirs and not the draws' (common random
+    numbers).
+
+    Parameters
+    ----------
+    op_factor : float64 array, shape [ops] or [0]
+        Multiples of the ops' times; empty: 1.
+    transfer_factor : float64 array, shape [power of two] or [0]
+        Multiples of the transfers' times, looked up by op and target; empty: 1.
+    below : float64 array, shape [ops] or [0]
+        What is left to do at least once an op starts: the longest path from it, itself included.
+    limit : float
+        The simulation ends, with an infinite makespan, as soon as it is certain to exceed that:
+        when an op ends later, when its path or the ops that are left on its device would.
+
+    Returns
+    -------
+    float
+        Seconds.
+    """
+    makespans = np.empty(1)
+    _run_batch(
+        arrays,
+        devices.reshape((1, len(devices))),
+        priority.reshape((1, len(priority))),
+        0.0,
+        np.zeros(1, np.int64),
+        np.bool_(False),
+        op_factor,
+        transfer_factor,
+        below,
+        limit,
+        work,
+        makespans,
+    )
+    return makespans[0]
 
 
 @njit(cache=True, nogil=True)
@@ -274,17 +328,49 @@ def run_many(arrays, devices, priority, jitter, seeds, work, makespans):  # type
     makespans : float64 array, shape [placements]
         Filled with the result, in seconds.
     """
-    _run_batch(arrays, devices, priority, jitter, seeds, np.bool_(False), work, makespans)
+    none = np.empty(0)
+    _run_batch(
+        arrays,
+        devices,
+        priority,
+        jitter,
+        seeds,
+        np.bool_(False),
+        none,
+        none,
+        none,
+        np.inf,
+        work,
+        makespans,
+    )
 
 
 @njit(cache=True, nogil=True)
-def _run_batch(arrays, devices, priority, jitter, seeds, record, work, makespans):  # type: ignore[no-untyped-def]
+def _run_batch(  # type: ignore[no-untyped-def]
+    arrays,
+    devices,
+    priority,
+    jitter,
+    seeds,
+    record,
+    op_factor,
+    transfer_factor,
+    below,
+    limit,
+    work,
+    makespans,
+):
     """Simulate placements; the number of transfers of the last one, if ``record``, is returned."""
     n_ops = devices.shape[1]
     n_devices = arrays.compute.shape[1]
     by_priority = priority.shape[1] > 0
     contended = arrays.n_channels > 0
-    plain = not (contended or record or jitter > 0.0)
+    drawn = len(op_factor) > 0
+    sent_drawn = len(transfer_factor) > 0
+    bounded = limit < np.inf
+    tailed = bounded and len(below) > 0
+    mask = np.uint32(max(len(transfer_factor), 1) - 1)
+    plain = not (contended or record or sent_drawn or jitter > 0.0)
     shift = -0.5 * jitter * jitter
     none = np.uint32(n_ops)
     # Every array is looked up once: a look-up in a tuple counts references, at some cost.
@@ -303,7 +389,7 @@ def _run_batch(arrays, devices, priority, jitter, seeds, record, work, makespans
     )
     n_pending, pending_key, pending_op = work.n_pending, work.pending_key, work.pending_op
     n_ready, ready_key = work.n_ready, work.ready_key
-    ending, event, free = work.ending, work.event, work.free
+    ending, event, free, left = work.ending, work.event, work.free, work.left
     arrival_of, arrival = work.arrival_of, work.arrival
     event_bits = event.view(np.int64)
     channel_free = np.empty(arrays.n_channels)
@@ -322,6 +408,13 @@ def _run_batch(arrays, devices, priority, jitter, seeds, record, work, makespans
             end[op] = compute[op, home]
             missing[op] = pred_ptr[op + 1] - pred_ptr[op]
             ready[op] = 0.0
+        if drawn:
+            for op in range(n_ops):
+                end[op] *= op_factor[op]
+        if bounded:
+            left[:] = 0.0
+            for op in range(n_ops):
+                left[device_of[op]] += end[op]
         for device in range(n_devices):
             base[device + 1] += base[device]
             head[device] = base[device]
@@ -404,6 +497,11 @@ def _run_batch(arrays, devices, priority, jitter, seeds, record, work, makespans
                     duration *= np.exp(shift + jitter * np.random.standard_normal())
                 n_started += 1
                 ends = now + duration
+                if bounded:
+                    if now + left[at] > limit or (tailed and now + below[op] > limit):
+                        makespan = np.inf
+                        break
+                    left[at] -= duration
                 start[op] = now
                 end[op] = ends
                 free[at] = ends
@@ -436,7 +534,9 @@ def _run_batch(arrays, devices, priority, jitter, seeds, record, work, makespans
                     arrives = arrival[target]
                 else:
                     duration = latency[at, target] + volume[op] * factor[at, target]
-                    if jitter > 0.0:
+                    if sent_drawn:
+                        duration *= transfer_factor[(op * SPREAD + target) & mask]
+                    elif jitter > 0.0:
                         duration *= np.exp(shift + jitter * np.random.standard_normal())
                     channel = channels[at, target]
                     begins = ends

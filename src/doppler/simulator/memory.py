@@ -75,3 +75,42 @@ def peak_memory(arrays, devices, work, n_sent):  # type: ignore[no-untyped-def]
         held[device] += changes[event]
         peak[device] = max(peak[device], held[device])
     return peak
+
+
+@njit(cache=True, nogil=True)
+def surely_fits(arrays, devices, held, met):  # type: ignore[no-untyped-def]
+    """Say whether a placement fits even if nothing were ever freed. O(V + E).
+
+    Parameters
+    ----------
+    arrays : Arrays
+    devices : int32 array, shape [ops]
+    held : float64 array, shape [devices]
+        Scratch.
+    met : uint32 array, shape [devices]
+        Scratch.
+
+    Returns
+    -------
+    bool
+        False: it may fit all the same, see :func:`peak_memory`.
+    """
+    succ_ptr, succ = arrays.succ_ptr, arrays.succ
+    param_bytes, output_bytes, capacity = arrays.param_bytes, arrays.output_bytes, arrays.capacity
+    n_ops = len(devices)
+    held[:] = 0.0
+    met[:] = n_ops
+    for op in range(n_ops):
+        home = devices[op]
+        size = output_bytes[op]
+        held[home] += param_bytes[op] + size
+        met[home] = op
+        for edge in range(succ_ptr[op], succ_ptr[op + 1]):
+            target = devices[succ[edge]]
+            if met[target] != op:
+                met[target] = op
+                held[target] += size
+    fits = True
+    for device in range(len(held)):
+        fits = fits and held[device] <= capacity[device]
+    return fits

@@ -25,7 +25,7 @@ from doppler.policy.network import DualPolicy
 from doppler.policy.rollout import GREEDY, SAMPLE
 from doppler.problem import Problem
 from doppler.schedule.ranks import rank_of
-from doppler.search.local_search import COLD, HOT, Annealer
+from doppler.search.anneal import COLD, SMALL_HOT, SMALL_MOVES, Annealer
 from doppler.simulator import simulate
 from doppler.training.calibration import (
     Calibration,
@@ -59,8 +59,6 @@ MOVES, SLICE_OPS = 4000, 20_000
 # The best options, from one of which a search starts, and the states of a search that are compared
 # with jitter.
 STARTS, SNAPSHOTS = 4, 12
-# Share of the moves that ruin and recreate.
-RECREATE_SHARE = 0.15
 # Runs between two batches of the policy's episodes, and updates of it by the simulator.
 POLICY_EVERY = 8
 # How often an option is tried before it has to become a challenger or be left alone.
@@ -489,20 +487,21 @@ class Learner:
         starts.sort(key=lambda option: float(self._logs[option][0]))
         starts = starts[:STARTS] or [self.champion]
         start = starts[int(rng.integers(len(starts)))]
-        annealer = Annealer(problem, 1, self.runtime, RECREATE_SHARE)
+        annealer = Annealer(problem, 1, self.runtime, SMALL_MOVES)
         chain = annealer.chain(start.placement)
         yield
         steps = max(1, SLICE_OPS // problem.n_ops)
         slices = max(SNAPSHOTS, MOVES // steps)
-        hot = HOT * 10.0 ** rng.uniform(-1.5, 1.0)
+        hot = SMALL_HOT * 10.0 ** rng.uniform(-1.5, 1.0)
         found: list[Placement] = []
         for number in range(slices):
             heat = hot * (COLD / hot) ** (number / slices)
             temperature = heat * min(chain.best, chain.reference)
             annealer.advance(chain, int(rng.integers(2**31)), steps, temperature)
             if (number + 1) % max(1, slices // SNAPSHOTS) == 0:
-                priority = chain.best_priority.copy() if self.runtime == "priority" else None
-                found.append(Placement(chain.best_devices.copy(), priority))
+                best = chain.placement
+                priority = best.priority if self.runtime == "priority" else None
+                found.append(Placement(best.devices, priority))
             yield
         # What is best without jitter may be much worse with it.
         expected = self.calibration.expect(problem, found, self.runtime)
