@@ -1,4 +1,4 @@
-"""Partition every training case and let the teacher place it: data/traces/CASE.safetensors."""
+"""Find the hints of every training case and let the teacher place it: data/traces/."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from common import (
     training_set,
     validation_set,
 )
-from doppler.heuristics.partition import candidates
+from doppler.heuristics.whole_graph import whole_graph
 from doppler.params import Params, TracesParams
 from doppler.training.traces import record, save_traces
 
@@ -33,8 +33,7 @@ class Row(NamedTuple):
 def show(case: Training, settings: TracesParams, seed: int) -> Row:
     """Find the hints of one case, record the teacher on it, and save both."""
     problem = case.load()
-    found = candidates(problem, seed=seed)[: settings.hints] if settings.hints else []
-    hints = [(each.placement.devices, each.makespan) for each in found]
+    hints = whole_graph(problem, settings.hints, seed) if settings.hints else []
     traces = record(problem, settings.teacher, settings.count, seed, hints)
     save_traces(traces, case.traces)
     best = min((seconds for _, seconds in hints), default=float("nan"))
