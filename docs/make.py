@@ -171,17 +171,17 @@ def _sentences(report: Report, summary: dict[str, Any]) -> list[str]:
                 f"known by {format_percent(own['ratio_to_best'] - 1)} on geometric mean, jitter "
                 "off."
             )
-    zero_shot = summary["zero_shot"]
-    if zero_shot:
-        over = [
-            f"{name.replace('_', ' ')} {format_percent(ratio - 1)}"
-            for name, ratio in zero_shot.items()
-        ]
-        sentences.append(
-            f"On {count_of(len(report.zero_shot), 'case')} whose graphs no training has seen, "
-            "without search, the policy is above the best known by (geometric mean): "
-            f"{', '.join(over)}."
-        )
+    for group, what in (("zero_shot", "case"), ("zero_shot_large", "large case")):
+        if summary[group]:
+            over = [
+                f"{name.replace('_', ' ')} {format_percent(ratio - 1)}"
+                for name, ratio in summary[group].items()
+            ]
+            sentences.append(
+                f"On {count_of(len(report.unseen[group]), what)} whose graphs no training has "
+                "seen, without search, above the best known by (geometric mean): "
+                f"{', '.join(over)}."
+            )
     sentences.append(
         f"The first table says how far each other method is above `{METHOD}`, on geometric mean of "
         "the expected makespans (in parentheses: jitter off)."
@@ -328,7 +328,10 @@ def read_report(reports: Path) -> Report:
     """Load the results of the suites that are there, and of the zero-shot comparison."""
     files = {name: reports / f"{name}.json" for name in SUITES}
     there = {name: path for name, path in files.items() if name == "suite" or path.exists()}
-    return load_report(there, reports / "zero_shot.json")
+    large = reports / "zero_shot_large.json"
+    return load_report(
+        there, reports / "zero_shot.json", zero_shot_large=large if large.exists() else None
+    )
 
 
 def make_picture(reports: Path) -> None:

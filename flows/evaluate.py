@@ -26,6 +26,7 @@ from doppler.evaluation.processes import PinnedProcesses
 from doppler.evaluation.reference import References, load_references
 from doppler.evaluation.report import (
     SUITES,
+    UNSEEN,
     CaseTimeline,
     load_report,
     methods_of,
@@ -171,29 +172,41 @@ def evaluate(params: Params) -> None:
             ]
             for name, suite in settings.suites.items()
         }
-        placed = [
-            zero_shot_on.submit(case, params, processes) for case in cases(settings.zero_shot)
-        ]
+        placed = {
+            name: [zero_shot_on.submit(case, params, processes) for case in cases(grids)]
+            for name, grids in (
+                ("zero_shot", settings.zero_shot),
+                ("zero_shot_large", settings.zero_shot_large),
+            )
+        }
         suites = {
             name: [future.result() for future in futures] for name, futures in compared.items()
         }
-        unseen = [future.result() for future in placed]
+        unseen = {name: [future.result() for future in futures] for name, futures in placed.items()}
     files = {name: REPORTS / f"{name}.json" for name in suites}
     for name, results in suites.items():
         save_results(results, files[name])
         publish(
             name, f"{SUITES[name]}: expected makespan over the best", table_of(results, EXPECTED)
         )
-    save_results(unseen, REPORTS / "zero_shot.json")
-    report = load_report(files, REPORTS / "zero_shot.json", CURVES, TIMELINES)
+    for name, results in unseen.items():
+        save_results(results, REPORTS / f"{name}.json")
+    report = load_report(
+        files,
+        REPORTS / "zero_shot.json",
+        CURVES,
+        TIMELINES,
+        zero_shot_large=REPORTS / "zero_shot_large.json",
+    )
     write_report(report, REPORTS)
     metrics = flat_metrics(report)
     write_metrics(str(REPORTS / "metrics.json"), metrics)
-    publish(
-        "zero-shot",
-        "Makespan over the best known, on graphs held out of training",
-        table_of(unseen, MAKESPAN),
-    )
+    for name, results in unseen.items():
+        publish(
+            name.replace("_", "-"),
+            f"{UNSEEN[name]}: makespan over the best known, held out of training",
+            table_of(results, MAKESPAN),
+        )
     publish("metrics", "Summary", markdown_table(("metric", "value"), metrics.items()))
 
 

@@ -24,7 +24,8 @@ def flat_metrics(report: Report) -> dict[str, float]:
         of the distance from the baseline to the best known that the method closes: mean of the
         cases, least, and pooled, so that a case counts by how far the baseline is from the best
         known, in multiples of that; and ``over.RIVAL``, the expected makespan of each rival over
-        the method's. ``zero_shot.METHOD``: the ratio to the best known on the graphs that were
+        the method's. ``zero_shot.METHOD`` and ``zero_shot_large.METHOD``: the ratio to the best
+        known, without search, on the graphs that were
         held out. Ratios are geometric means.
     """
     summary = summarize(report)
@@ -44,7 +45,8 @@ def flat_metrics(report: Report) -> dict[str, float]:
             figures[f"{group}.gap_closed_pooled"] = _pooled(report.suites[group])
         for rival, ratios in own["rivals"].items():
             figures[f"{group}.over.{rival}"] = ratios[EXPECTED]
-    figures |= {f"zero_shot.{name}": ratio for name, ratio in summary["zero_shot"].items()}
+    for group in report.unseen:
+        figures |= {f"{group}.{name}": ratio for name, ratio in summary[group].items()}
     return {name: value for name, value in figures.items() if value is not None}
 
 

@@ -64,6 +64,9 @@ class CaseTimeline:
     labels: Labels
 
 
+UNSEEN = {"zero_shot": "Zero-shot", "zero_shot_large": "Zero-shot, large"}
+
+
 @dataclass(frozen=True, eq=False)
 class Report:
     """All that the page shows.
@@ -73,12 +76,14 @@ class Report:
     suites : mapping of str to tuple of CaseResult
         Every method on the cases of each suite, by the names of :data:`SUITES`.
     zero_shot : tuple of CaseResult
-        The policy alone on graphs that it never saw.
+        The policy without search on graphs that it never saw.
     curves : mapping of str to tuple of Curve
         Metrics by training stage.
     timelines : tuple of CaseTimeline
         Drawn beside the results of their case.
     title : str
+    zero_shot_large : tuple of CaseResult
+        As ``zero_shot``, on large graphs.
     """
 
     suites: Mapping[str, tuple[CaseResult, ...]]
@@ -86,11 +91,17 @@ class Report:
     curves: Mapping[str, tuple[Curve, ...]] = field(default_factory=dict)
     timelines: tuple[CaseTimeline, ...] = ()
     title: str = "Doppler: placements compared"
+    zero_shot_large: tuple[CaseResult, ...] = ()
 
     @property
     def cases(self) -> tuple[CaseResult, ...]:
         """All cases on which methods are compared, suite by suite."""
         return tuple(case for suite in self.suites.values() for case in suite)
+
+    @property
+    def unseen(self) -> dict[str, tuple[CaseResult, ...]]:
+        """The cases without search, small and large, by name."""
+        return {"zero_shot": self.zero_shot, "zero_shot_large": self.zero_shot_large}
 
 
 def load_report(
@@ -98,6 +109,7 @@ def load_report(
     zero_shot: str | os.PathLike[str] | None = None,
     curves: Mapping[str, str | os.PathLike[str]] | None = None,
     timelines: str | os.PathLike[str] | None = None,
+    zero_shot_large: str | os.PathLike[str] | None = None,
 ) -> Report:
     """Collect a report from its files.
 
@@ -105,7 +117,7 @@ def load_report(
     ----------
     suites : mapping of str to path-like
         JSON file of results of each suite.
-    zero_shot : path-like
+    zero_shot, zero_shot_large : path-like
         JSON file of results.
     curves : mapping of str to path-like
         CSV file of metrics of each training stage.
@@ -122,6 +134,7 @@ def load_report(
     return Report(
         suites={name: load_results(path) for name, path in suites.items()},
         zero_shot=() if zero_shot is None else load_results(zero_shot),
+        zero_shot_large=() if zero_shot_large is None else load_results(zero_shot_large),
         curves={stage: load_curves(path) for stage, path in (curves or {}).items()},
         timelines=tuple(_load_timeline(path) for path in files),
     )
@@ -159,7 +172,7 @@ def write_report(report: Report, folder: str | os.PathLike[str]) -> list[Path]:
     data = {
         "summary": summarize(report),
         **{name: [case.to_json() for case in suite] for name, suite in report.suites.items()},
-        "zero_shot": [case.to_json() for case in report.zero_shot],
+        **{name: [case.to_json() for case in cases] for name, cases in report.unseen.items()},
     }
     where = Path(folder)
     return [
@@ -177,8 +190,8 @@ def summarize(report: Report, method: str = METHOD, baseline: str = BASELINE) ->
     dict
         ``method``, ``baseline``; ``suites``, for each suite, and ``trained`` and ``held_out``, for
         the cases whose graphs the policy has seen in training and the others of all suites, what
-        :func:`summarize_cases` says; and ``zero_shot``, the geometric mean over the best known of
-        each method on the graphs that were held out.
+        :func:`summarize_cases` says; and ``zero_shot`` and ``zero_shot_large``, the geometric mean
+        over the best known of each method on the graphs that were held out.
     """
     marked = [case for case in report.cases if case.trained is not None]
     return {
@@ -193,8 +206,9 @@ def summarize(report: Report, method: str = METHOD, baseline: str = BASELINE) ->
         "held_out": summarize_cases(
             [case for case in marked if case.trained == "none"], method, baseline
         ),
-        "zero_shot": {
-            name: mean_ratio(report.zero_shot, name) for name in methods_of(report.zero_shot)
+        **{
+            name: {method: mean_ratio(cases, method) for method in methods_of(cases)}
+            for name, cases in report.unseen.items()
         },
     }
 
@@ -303,7 +317,11 @@ def render_report(report: Report) -> str:
             for name, suite in report.suites.items()
             if suite
         ],
-        zero_shot=_matrix(report.zero_shot, MAKESPAN, anchors=False),
+        unseen=[
+            (UNSEEN[name], _matrix(cases, MAKESPAN, anchors=False))
+            for name, cases in report.unseen.items()
+            if cases
+        ],
         stages=[_stage(name, curves) for name, curves in report.curves.items() if curves],
         method=METHOD,
         baseline=BASELINE,
@@ -349,12 +367,14 @@ def _cards(report: Report) -> list[dict[str, str]]:
         cases = [c for c in report.cases if c.trained is not None and (c.trained != "none") == seen]
         if cases:
             cards.append(_card(label, cases))
-    for name in methods_of(report.zero_shot)[:2]:
-        ratio = mean_ratio(report.zero_shot, name)
+    for group, name in (
+        (group, name) for group, cases in report.unseen.items() for name in methods_of(cases)[:2]
+    ):
+        ratio = mean_ratio(report.unseen[group], name)
         cards.append(
             {
                 "value": "-" if ratio is None else f"+{format_percent(ratio - 1)}",
-                "name": f"zero-shot, {name.replace('_', ' ')}",
+                "name": f"{UNSEEN[group].lower()}, {name.replace('_', ' ')}",
                 "note": "over the best known on graphs held out of training, geometric mean",
             }
         )
@@ -598,7 +618,7 @@ def _csv(report: Report) -> str:
             *("best_known_s", "lower_bound_s", "ratio_to_best", "trained"),
         ]
     )
-    for name, cases in (*report.suites.items(), ("zero_shot", report.zero_shot)):
+    for name, cases in (*report.suites.items(), *report.unseen.items()):
         for case in cases:
             for method, result in case.methods.items():
                 writer.writerow(

@@ -1,17 +1,18 @@
-"""The policy alone on a graph that it never saw: its greedy episode and a few samples."""
+"""The policy on a graph that it never saw, without search, beside the hint that it was given."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from doppler.evaluation.comparison import JITTER_SEEDS, Comparison, as_case, measure
+from doppler.heuristics.base import Solution
 from doppler.problem import Problem
 from doppler.simulator import DEFAULT_JITTER
 
 if TYPE_CHECKING:
     from doppler.policy.network import DualPolicy
 
-GREEDY = "greedy"
+GREEDY, HINT, PLACE = "greedy", "hint", "place_at_0_s"
 
 
 def zero_shot(
@@ -49,21 +50,27 @@ def zero_shot(
     Returns
     -------
     Comparison
-        Of the methods ``greedy`` and ``best_of_N``.
+        Of the methods ``greedy`` and ``best_of_N``: the policy's episodes alone; ``hint``: the best
+        of the symmetric maps and partitions that they lean to; and ``place_at_0_s``: what
+        :func:`doppler.place` answers without a budget, the best of these and the list schedules.
 
     Raises
     ------
     MemoryLimitError
         If no episode fits in memory.
     """
-    from doppler.portfolio import search
+    from doppler.portfolio import HINTING, MOST_STRUCTURED_OPS, search
+
+    def answer(**how: Any) -> Solution:
+        return search(problem, policy, budget=0.0, seed=seed, jitter=jitter, **how)
 
     found = {
-        GREEDY: search(problem, policy, budget=0.0, seed=seed, jitter=jitter),
-        f"best_of_{samples}": search(
-            problem, policy, budget=0.0, seed=seed, jitter=jitter, samples=samples
-        ),
+        GREEDY: answer(alone=True),
+        f"best_of_{samples}": answer(alone=True, samples=samples),
+        PLACE: answer(),
     }
+    if problem.n_ops <= MOST_STRUCTURED_OPS:
+        found[HINT] = answer(starts=HINTING)
     if best_known is None and search_seconds > 0:
         # Of a run without noise, as what is known from elsewhere.
         best_known = search(problem, policy, budget=search_seconds, seed=seed, jitter=0.0).makespan
