@@ -59,8 +59,8 @@ PARTITION_SECONDS, BAND_SECONDS = 3e-5, 5e-3
 FREE_SECONDS = 0.2
 # Below so many ops more partitions find little that single moves do not.
 STRUCTURED_OPS = 600
-# Beyond so many ops, looking at the whole graph takes longer than an episode.
-MOST_STRUCTURED_OPS = 200_000
+# Beyond so many ops, looking at the whole graph takes too long without a budget, and with one.
+MOST_FREE_OPS, MOST_STRUCTURED_OPS = 60_000, 200_000
 # Episodes between two looks at the clock.
 BATCH = 8
 # Hints that episodes are conditioned on, the best first.
@@ -117,7 +117,8 @@ class _Pool:
         else:
             own = placement.priority
             queues = [np.empty(0, np.int32) if own is None else own]
-            queues.append(urgent_first(self.problem, placement.devices))
+            if own is None or self.problem.n_ops <= MOST_STRUCTURED_OPS:
+                queues.append(urgent_first(self.problem, placement.devices))
         for queue in queues:
             score = self.judge.score(placement.devices, queue)
             kept = placement.priority if self.runtime == "fifo" else queue
@@ -160,8 +161,9 @@ class _Pool:
     def solution(self, seconds: float, seed: int) -> Solution:
         """Let the last few meet on fresh draws, and take the winner."""
         finalists = self._entries[:FINALISTS]
-        if self.jitter > 0.0 and len(finalists) > 1:
-            runs = max(2, min(MOST_DECIDING, DECIDING_OPS // self.problem.n_ops))
+        runs = min(MOST_DECIDING, DECIDING_OPS // self.problem.n_ops)
+        # One more run would decide no better than those that ranked them.
+        if self.jitter > 0.0 and len(finalists) > 1 and runs > 1:
             judge = Judge(self.problem, self.jitter, runs, [seed, 11])
             queue = np.empty(0, np.int32)
 
@@ -269,7 +271,7 @@ class _Search:
 
     def run(self, samples: int | None = None, alone: bool = False) -> Solution:
         deadline, pool = self.deadline, self.pool
-        if self.problem.n_ops <= MOST_STRUCTURED_OPS:
+        if self.problem.n_ops <= MOST_FREE_OPS:
             self.maps(Deadline(0.0))
             self.partitions()
             self.hints = [

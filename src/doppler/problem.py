@@ -142,18 +142,11 @@ class Problem:
         programming duality); the weights are improved by a few subgradient steps.
         """
         compute = self.arrays.compute
-        path = self.longest_path(compute.min(axis=1))
+        path = self.longest_path(self.least_compute)
         # Devices with equal times share one weight: that loses nothing, by symmetry.
-        kinds: list[FloatArray] = []
-        equal: list[int] = []
-        for times in np.ascontiguousarray(compute.T):
-            same = [np.array_equal(times, kind) for kind in kinds]
-            if any(same):
-                equal[same.index(True)] += 1
-            else:
-                kinds.append(times)
-                equal.append(1)
-        split: float = _fractional_split(np.stack(kinds, axis=1), np.array(equal), 200)
+        kinds, equal = np.unique(_columns(compute), return_index=True, return_counts=True)[1:]
+        kinds, equal = kinds[np.argsort(kinds)], equal[np.argsort(kinds)]
+        split: float = _fractional_split(np.ascontiguousarray(compute[:, kinds]), equal, 200)
         return max(path, split)
 
     @cached_property
@@ -213,13 +206,26 @@ class Problem:
         moved = self.mean_transfer if transfers else np.zeros(self.n_ops)
         return top_levels(arrays.order, arrays.pred_ptr, arrays.pred, op_seconds, moved)
 
-    @cached_property
+    @property
     def mean_compute(self) -> FloatArray:
         """Mean time of each op over the devices that can run it, seconds, shape [ops]."""
-        compute = self.arrays.compute
-        can = np.isfinite(compute)
-        mean: FloatArray = np.where(can, compute, 0.0).sum(axis=1) / can.sum(axis=1)
-        return mean
+        return self._compute_summary[0]
+
+    @property
+    def least_compute(self) -> FloatArray:
+        """Time of each op on its fastest device, seconds, shape [ops]."""
+        return self._compute_summary[1]
+
+    @property
+    def most_compute(self) -> FloatArray:
+        """Time of each op on the slowest device that can run it, seconds, shape [ops]."""
+        return self._compute_summary[2]
+
+    @cached_property
+    def _compute_summary(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        mean, least, most = np.empty(self.n_ops), np.empty(self.n_ops), np.empty(self.n_ops)
+        _summarize(self.arrays.compute, mean, least, most)
+        return mean, least, most
 
     @cached_property
     def mean_transfer(self) -> FloatArray:
@@ -293,6 +299,51 @@ def _fractional_split(compute, equal, steps):  # type: ignore[no-untyped-def]
             weights[kind] *= np.exp(0.5 / (1.0 + step) * (load[kind] / most - 1.0))
         weights /= weights.sum()
     return best
+
+
+@njit(cache=True, nogil=True)
+def _columns(compute):  # type: ignore[no-untyped-def]
+    """Return, for each device, the first device of the same times. O(V x devices) if few differ."""
+    n_ops, n_devices = compute.shape
+    same = np.zeros(n_devices, np.int64)
+    # Most clusters are of one kind, which a walk along the rows sees much faster than columns do.
+    alike = True
+    for op in range(n_ops):
+        for device in range(n_devices):
+            alike = alike and compute[op, device] == compute[op, 0]
+        if not alike:
+            break
+    if alike:
+        return same
+    for device in range(n_devices):
+        for other in range(device + 1):
+            same[device] = other
+            if same[other] == other or other == device:
+                equal = True
+                for op in range(n_ops):
+                    if compute[op, device] != compute[op, other]:
+                        equal = False
+                        break
+                if equal:
+                    break
+    return same
+
+
+@njit(cache=True, nogil=True)
+def _summarize(compute, mean, least, most):  # type: ignore[no-untyped-def]
+    """Fill in the mean, the least and the most of the finite times of each op, in one pass."""
+    for op in range(compute.shape[0]):
+        total, count, fastest, slowest = 0.0, 0, np.inf, 0.0
+        for device in range(compute.shape[1]):
+            seconds = compute[op, device]
+            if seconds < np.inf:
+                total += seconds
+                count += 1
+                fastest = min(fastest, seconds)
+                slowest = max(slowest, seconds)
+        mean[op] = total / count
+        least[op] = fastest
+        most[op] = slowest
 
 
 def _arrays(graph: Graph, cluster: Cluster) -> Arrays:

@@ -59,7 +59,7 @@ def zero_shot(
     MemoryLimitError
         If no episode fits in memory.
     """
-    from doppler.portfolio import HINTING, MOST_STRUCTURED_OPS, search
+    from doppler.portfolio import HINTING, MOST_FREE_OPS, search
 
     def answer(**how: Any) -> Solution:
         return search(problem, policy, budget=0.0, seed=seed, jitter=jitter, **how)
@@ -69,7 +69,7 @@ def zero_shot(
         f"best_of_{samples}": answer(alone=True, samples=samples),
         PLACE: answer(),
     }
-    if problem.n_ops <= MOST_STRUCTURED_OPS:
+    if problem.n_ops <= MOST_FREE_OPS:
         found[HINT] = answer(starts=HINTING)
     if best_known is None and search_seconds > 0:
         # Of a run without noise, as what is known from elsewhere.

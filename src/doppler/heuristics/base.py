@@ -9,7 +9,7 @@ from typing import Protocol
 from doppler.errors import MemoryLimitError
 from doppler.placement import Placement
 from doppler.problem import Problem
-from doppler.simulator import describe_overflow, simulate
+from doppler.simulator import describe_overflow, makespan_of, simulate
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +52,9 @@ def fitting_solution(
     MemoryLimitError
         If it does not fit in memory; says how much is missing where.
     """
+    if not problem.may_overflow:
+        makespan = makespan_of(problem, placement, runtime)
+        return Solution(placement, makespan, evaluations, seconds, origin)
     result = simulate(problem, placement, runtime=runtime)
     if (result.peak_memory > problem.arrays.capacity).any():
         overflow = describe_overflow(problem, result.peak_memory)

@@ -29,7 +29,7 @@ def single_device(problem: Problem, *, budget: float = 0.0, seed: int = 0) -> So
     """
     deadline = Deadline(budget)
     compute = problem.arrays.compute
-    fastest = compute.min(axis=1)
+    fastest = problem.least_compute
     can = np.isfinite(compute)
     # The fewest ops elsewhere first: a device that cannot run them is not a single device.
     total = np.where(can, compute, fastest[:, None]).sum(axis=0)

@@ -179,7 +179,7 @@ def node_features(problem: Problem) -> npt.NDArray[np.float32]:
     longest_moved = float(below_moved.max()) or 1.0
     n_inputs = np.diff(arrays.pred_ptr)
     n_consumers = np.diff(arrays.succ_ptr)
-    slowest = np.where(np.isfinite(arrays.compute), arrays.compute, 0.0).max(axis=1)
+    slowest = problem.most_compute
     base = np.maximum(compute, 1e-300)
     total, total_moved = float(compute.sum()), float(moved.sum())
     transfer_to_compute = total_moved / max(total, 1e-5 * total_moved, 1e-300)
@@ -197,7 +197,7 @@ def node_features(problem: Problem) -> npt.NDArray[np.float32]:
         np.log1p(n_consumers),
         n_inputs == 0,
         n_consumers == 0,
-        np.minimum(arrays.compute.min(axis=1) / base, 1.0),
+        np.minimum(problem.least_compute / base, 1.0),
         np.log1p(slowest / base),
         np.full(problem.n_ops, np.log1p(transfer_to_compute).clip(max=10.0)),
         np.full(problem.n_ops, np.log1p(parallelism)),

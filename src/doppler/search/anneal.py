@@ -729,7 +729,6 @@ def longest_makespan(problem: Problem) -> float:
     At any time before the end some op runs or some transfer is on its way.
     """
     arrays = problem.arrays
-    slowest = np.where(np.isfinite(arrays.compute), arrays.compute, 0.0).max(axis=1)
     copies = np.minimum(np.diff(arrays.succ_ptr), problem.n_devices - 1)
     moved = arrays.latency.max() + arrays.volume * arrays.factor.max()
-    return float(slowest.sum() + (copies * moved).sum()) or 1.0
+    return float(problem.most_compute.sum() + (copies * moved).sum()) or 1.0

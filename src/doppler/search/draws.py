@@ -46,7 +46,7 @@ def draw(problem: Problem, jitter: float, runs: int, seed: int | list[int]) -> D
     runs : int
     seed : int or list of int
     """
-    fastest = problem.arrays.compute.min(axis=1)
+    fastest = problem.least_compute
     if jitter == 0.0:
         nothing = np.empty((1, 0))
         return Draws(nothing, nothing.copy(), problem.b_level(fastest)[None])

@@ -178,6 +178,17 @@ def simulate_many(
     return makespans
 
 
+def makespan_of(problem: Problem, placement: Placement, runtime: str = "priority") -> float:
+    """Simulate one run without noise, for its seconds alone.
+
+    Raises
+    ------
+    PlacementError
+        As :func:`simulate`.
+    """
+    return spread(problem, placement, runtime=runtime, jitter=0.0, threads=1).mean
+
+
 class Spread(NamedTuple):
     """What repeated runs of a placement take when durations vary; seconds.
 
