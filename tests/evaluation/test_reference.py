@@ -6,9 +6,10 @@ import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from doppler import Cluster, Graph, Problem
+from doppler import Cluster, Graph, Placement, Problem
 from doppler.errors import DopplerError
 from doppler.evaluation.reference import (
     Reference,
@@ -48,6 +49,17 @@ def test_a_table_survives_its_file(entry, problem, tmp_path) -> None:
     assert read.to_json() == entry.to_json()
     read.check(problem)
     assert table.best_known("layers", "three", problem) == entry.best_known_s
+
+
+def test_a_large_placement_is_packed(entry, tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    placement = Placement(rng.integers(0, 16, 5000), rng.permutation(5000))
+    large = dataclasses.replace(entry, placement=placement)
+    assert isinstance(large.to_json()["devices"], str)
+    path = save_references(References([large]), tmp_path / "table.json")
+    read = load_references(path)["layers", "three"].placement
+    assert np.array_equal(read.devices, placement.devices)
+    assert np.array_equal(read.priority, placement.priority)
 
 
 def test_nothing_is_known_of_another_problem(entry, problem) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import json
 import math
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from doppler.errors import DopplerError
 from doppler.files import read_text, write_atomic
@@ -22,6 +26,9 @@ from doppler.simulator import simulate
 
 # Relative difference that two machines' arithmetic may make.
 _ROUNDING = 1e-9
+# The arrays of larger graphs are packed: as lists they would fill megabytes.
+LISTED_OPS = 1000
+_MOST_BYTES = 4 * 10_000_000
 _KEYS = {
     *("graph", "cluster", "best_known_s", "lower_bound_s", "seconds", "how", "graph_fingerprint"),
     *("cluster_fingerprint", "devices", "priority"),
@@ -93,8 +100,8 @@ class Reference:
             "how": self.how,
             "graph_fingerprint": self.graph_fingerprint,
             "cluster_fingerprint": self.cluster_fingerprint,
-            "devices": self.placement.devices.tolist(),
-            "priority": None if priority is None else priority.tolist(),
+            "devices": _pack(self.placement.devices),
+            "priority": None if priority is None else _pack(priority),
         }
 
 
@@ -203,5 +210,25 @@ def _from_json(entry: Any) -> Reference:
             f"best_known_s {entry['best_known_s']} is below lower_bound_s {entry['lower_bound_s']}"
         )
     values = dict(entry)
-    placement = Placement(values.pop("devices"), values.pop("priority"))
+    devices, priority = (_unpack(values.pop(key), key) for key in ("devices", "priority"))
+    placement = Placement(devices, priority)
     return Reference(**values, placement=placement)
+
+
+def _pack(values: npt.NDArray[np.int32]) -> list[int] | str:
+    """Return a list, or a long one zlib-compressed as little-endian 32-bit numbers in base64."""
+    if values.size <= LISTED_OPS:
+        listed: list[int] = values.tolist()
+        return listed
+    return base64.b64encode(zlib.compress(values.astype("<i4").tobytes(), 9)).decode()
+
+
+def _unpack(values: Any, what: str) -> Any:
+    if not isinstance(values, str):
+        return values
+    try:
+        packed = base64.b64decode(values, validate=True)
+        data = zlib.decompressobj().decompress(packed, _MOST_BYTES)
+        return np.frombuffer(data, "<i4").astype(np.int32)
+    except (binascii.Error, zlib.error, ValueError):
+        raise DopplerError(f"{what} must be a list of whole numbers, or packed ones") from None
