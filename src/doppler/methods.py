@@ -76,11 +76,11 @@ def solve(
     seed : int
         At least 0.
     runtime : {"priority", "fifo"}
-        The run-time that the placement is for. The learned method minimises its makespan; the
+        The run-time that the placement is for. The learned method minimizes its makespan; the
         heuristics plan for priorities. The solution fits in its memory and states its makespan.
     jitter : float
         Standard deviation of the logarithm of every duration at run time, from 0 to 10. The learned
-        method minimises the expected makespan under it; the heuristics plan for none.
+        method minimizes the expected makespan under it; the heuristics plan for none.
 
     Raises
     ------
@@ -140,7 +140,7 @@ def place(
     -------
     Placement
         Fits in memory; ``info`` holds ``method``, ``graph``, ``graph_fingerprint``, ``cluster``,
-        ``makespan_s`` (priorities honoured, no jitter), ``makespan_fifo_s`` (first ready, first
+        ``makespan_s`` (by priority, no jitter), ``makespan_fifo_s`` (first ready, first
         run), ``expected_makespan_s`` and ``makespan_std_s`` (mean and standard deviation of runs
         under the jitter, with the run-time that the placement is for), ``jitter``,
         ``lower_bound_s``, ``origin`` (how the winner came about), ``evaluations``, ``seconds``,
