@@ -30,14 +30,7 @@ from doppler.policy.rollout import GREEDY, SAMPLE, Roller
 from doppler.policy.threads import one_torch_thread
 from doppler.problem import Problem
 from doppler.schedule.ranks import rank_of
-from doppler.search.anneal import (
-    LARGE_HOT,
-    LARGE_MOVES,
-    SMALL_HOT,
-    SMALL_MOVES,
-    Annealer,
-    check_shares,
-)
+from doppler.search.anneal import LARGE_OPS, SMALL_MOVES, Annealer, check_shares, moves_for
 from doppler.search.pool import Pool
 from doppler.simulator import DEFAULT_JITTER
 
@@ -52,8 +45,6 @@ HINTED_SHARE, SPMD_SHARE, PARTITION_SHARE, SAMPLING_SHARE = 0.2, 0.25, 0.05, 0.1
 # seconds for partitions that no budget is asked for.
 PARTITION_SECONDS, BAND_SECONDS = 3e-5, 5e-3
 FREE_SECONDS = 0.2
-# Below so many ops more partitions find little that single moves do not.
-STRUCTURED_OPS = 600
 # Beyond so many ops, looking at the whole graph takes too long without a budget, and with one.
 MOST_FREE_OPS, MOST_STRUCTURED_OPS = 60_000, 200_000
 # Episodes between two looks at the clock.
@@ -167,8 +158,7 @@ class _Search:
         self.runtime = runtime
         self.jitter = jitter
         self.used = starts
-        self.large = problem.n_ops >= STRUCTURED_OPS
-        self.moves = moves or (LARGE_MOVES if self.large else SMALL_MOVES)
+        self.moves = moves
         self.pool = Pool(problem, runtime, jitter, seed)
         self.hints: list[Hint | None] = []
         self.bands = list(BANDS)
@@ -299,7 +289,8 @@ class _Search:
                         pool.offer(placement, "hinted list schedule")
         if problem.n_ops <= MOST_STRUCTURED_OPS:
             self.maps(Deadline(min(SPMD_SHARE * budget, deadline.left)))
-        if STRUCTURED_OPS <= problem.n_ops <= MOST_STRUCTURED_OPS:
+        # Of small graphs more partitions find little that single moves do not.
+        if LARGE_OPS <= problem.n_ops <= MOST_STRUCTURED_OPS:
             self.partitions(Deadline(min(PARTITION_SHARE * budget, deadline.left)))
         if play is not None:
             until = Deadline(min(SAMPLING_SHARE * budget, deadline.left))
@@ -315,10 +306,10 @@ class _Search:
 
     def anneal(self) -> None:
         """Search from the best starts until the deadline."""
+        moves, hot = moves_for(self.problem)
         annealer = Annealer(
-            self.problem, runtime=self.runtime, shares=self.moves, jitter=self.jitter
+            self.problem, runtime=self.runtime, shares=self.moves or moves, jitter=self.jitter
         )
-        hot = LARGE_HOT if self.large else SMALL_HOT
         found = annealer.refine(self.pool.starts(STARTED), self.deadline, self.seed, hot)
         self.pool.evaluations += annealer.evaluations
         for each in found:

@@ -54,6 +54,8 @@ IntArray = npt.NDArray[np.int32]
 # devices.
 SMALL_HOT, LARGE_HOT = 2e-3, 1e-4
 COLD = 2e-5
+# From so many ops on, structures matter more than single ops.
+LARGE_OPS = 600
 # Compiled work between two looks at the clock and changes of the temperature.
 SLICE_SECONDS = 0.02
 
@@ -80,7 +82,7 @@ MOVES = (
 OP, SWAP, WALK, RANK, RECREATE, REGION, EXCHANGE, SLICE, SLICES, WINDOW = range(len(MOVES))
 # Single ops, pairs and walks; and the order.
 PLAIN = {"op": 3, "swap": 2, "walk": 2, "rank": 3}
-# Of every size. Where ops are many, single ones matter less than structures.
+# Of every size.
 SMALL_MOVES = {
     "op": 3,
     "swap": 2,
@@ -105,6 +107,12 @@ LARGE_MOVES = {
     "slices": 0.5,
     "window": 0.5,
 }
+
+
+def moves_for(problem: Problem) -> tuple[Mapping[str, float], float]:
+    """Shares of the moves, and the first temperature, that suit the number of ops."""
+    large = problem.n_ops >= LARGE_OPS
+    return (LARGE_MOVES, LARGE_HOT) if large else (SMALL_MOVES, SMALL_HOT)
 
 
 def check_shares(shares: Mapping[str, float]) -> FloatArray:
