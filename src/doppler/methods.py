@@ -49,6 +49,7 @@ DEFAULT_BUDGET = 2.0
 # Runs behind a stated mean: as many as simulate this many ops, within these limits.
 STATED_OPS = 2_000_000
 FEWEST_RUNS, MOST_RUNS = 2, 64
+# The first seed of such runs, which no search draws from.
 FRESH_SEED = 1_000_000
 
 
@@ -165,9 +166,7 @@ def place(
         name: solution.makespan if name == runtime else makespan_of(problem, placement, name)
         for name in ("priority", "fifo")
     }
-    runs = max(FEWEST_RUNS, min(MOST_RUNS, STATED_OPS // problem.n_ops))
-    # Seeds that no search has seen.
-    seeds = range(FRESH_SEED, FRESH_SEED + runs)
+    seeds = fresh_seeds(problem)
     expected = spread(problem, placement, runtime=runtime, jitter=jitter, seeds=seeds)
     info = {
         "method": method,
@@ -187,6 +186,12 @@ def place(
         "seed": seed,
     }
     return Placement(placement.devices, placement.priority, info)
+
+
+def fresh_seeds(problem: Problem, most: int = MOST_RUNS) -> range:
+    """Seeds of the runs behind a stated mean: none that a search has seen, fewer of huge graphs."""
+    runs = min(most, max(FEWEST_RUNS, STATED_OPS // problem.n_ops))
+    return range(FRESH_SEED, FRESH_SEED + runs)
 
 
 @cache
