@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import torch
 from scipy.stats import t as student
 
-from doppler import Cluster, Problem
+from doppler import Problem
 from doppler.cores import cores
 from doppler.errors import DopplerError
 from doppler.evaluation.comparison import measure
@@ -372,7 +372,7 @@ def _run(options: argparse.Namespace) -> None:
         budgets,
         options.seeds,
         options.jitter,
-        lambda case: Problem(params.graphs[case.graph].build(), Cluster.load(case.cluster)),
+        params.problem,
         done,
     ):
         runs.append(run)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from doppler import Cluster, Placement, Problem, simulate
+from doppler import Placement, Problem, simulate
 from doppler.errors import DopplerError
 from doppler.evaluation.reference import (
     Reference,
@@ -32,7 +32,7 @@ from doppler.methods import LEARNED, solve
 from doppler.params import Case, Params, load_params
 from doppler.policy.checkpoint import load_policy
 from doppler.policy.network import DualPolicy
-from doppler.search.anneal import SMALL_HOT, SMALL_MOVES, Annealer
+from doppler.search.anneal import Annealer, moves_for
 from doppler.viewer.units import format_percent, format_seconds
 
 TABLE = Path(__file__).with_name("best_known.json")
@@ -63,11 +63,6 @@ class Best:
     def done(self) -> bool:
         """Whether nothing can be better."""
         return self.makespan <= self.problem.lower_bound * (1 + 1e-9)
-
-
-def problem_of(case: Case, params: Params) -> Problem:
-    """Make the problem of a case from the parameters alone."""
-    return Problem(params.graphs[case.graph].build(), Cluster.load(case.cluster))
 
 
 def search(best: Best, policy: DualPolicy | None, seconds: float, seed: int) -> float:
@@ -110,9 +105,10 @@ def _anneal(best: Best, seconds: float, seed: int) -> None:
     if best.placement is None:
         return
     warmth = WARMTH[seed % len(WARMTH)]
-    annealer = Annealer(best.problem, shares=SMALL_MOVES)
+    moves, hot = moves_for(best.problem)
+    annealer = Annealer(best.problem, shares=moves)
     start = [(best.placement, "the best known")]
-    found = annealer.refine(start, Deadline(seconds), seed, hot=SMALL_HOT * warmth)
+    found = annealer.refine(start, Deadline(seconds), seed, hot=hot * warmth)
     best.offer(found[0].placement, "annealing from the best known")
 
 
@@ -131,7 +127,7 @@ def improve(
     found: Placement | None = None,
 ) -> Reference:
     """Search one case, from what the table holds of it and what was found elsewhere."""
-    problem = problem_of(case, params)
+    problem = params.problem(case)
     best, spent = Best(problem), 0.0
     old = table.get((case.graph, case.cluster))
     if old is not None and old.suits(problem):
@@ -186,7 +182,7 @@ def main() -> None:
             found = placement_found(case, arguments.folder)
             if case not in table and found is None and arguments.seconds <= 0:
                 continue
-            before = table.best_known(*case, problem_of(case, params))
+            before = table.best_known(*case, params.problem(case))
             entry = improve(case, params, table, policy, arguments.seconds, found)
             table = References([*table.values(), entry])
             save_references(table, arguments.table)

@@ -18,7 +18,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from doppler import Cluster, Placement, Problem, load_graph
+from doppler import Placement, Problem, load_graph
 from doppler.cores import cores
 from doppler.errors import DopplerError
 from doppler.evaluation.comparison import compare
@@ -87,7 +87,7 @@ def problem_of(case: Case, params: Params, layers: Path) -> Problem:
     """Make the problem of a case: from the parameters, or of a file that names its machine."""
     if case.cluster == OWN_MACHINE:
         return Problem(load_graph(layers / f"{case.graph}.json"))
-    return Problem(params.graphs[case.graph].build(), Cluster.load(case.cluster))
+    return params.problem(case)
 
 
 def run_case(

@@ -68,14 +68,9 @@ def warm_up() -> None:
     simulate(problem, outcome.placements[outcome.case.winner])
 
 
-def problem_of(case: Case, params: Params) -> Problem:
-    """Make the problem of a case: large graphs are generated sooner than read."""
-    return Problem(params.graphs[case.graph].build(), Cluster.load(case.cluster))
-
-
 def compare_here(case: Case, budget: float, params: Params) -> CaseResult:
     """Run every method on a case, and save the winner's timeline."""
-    problem, settings = problem_of(case, params), params.evaluate
+    problem, settings = params.problem(case), params.evaluate
     outcome = compare(
         problem,
         budget=budget,
@@ -113,7 +108,7 @@ def best_placement(case: Case, outcome: Comparison) -> Placement:
 
 def zero_shot_here(case: Case, params: Params) -> CaseResult:
     """Let the policy place a graph that it was not trained on."""
-    problem, settings = problem_of(case, params), params.evaluate
+    problem, settings = params.problem(case), params.evaluate
     outcome = zero_shot(
         problem,
         trained(),

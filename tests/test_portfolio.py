@@ -24,7 +24,7 @@ from doppler.heuristics.partition import Partitioner, available
 from doppler.heuristics.sibling_affinity import sibling_affinity
 from doppler.heuristics.spmd import spmd
 from doppler.policy.rollout import GREEDY, Roller
-from doppler.portfolio import BANDS, BATCH, STARTS, search
+from doppler.portfolio import BANDS, BATCH, STARTS, search, warm_up
 from doppler.search.anneal import MOVES, Annealer
 from doppler.search.judge import Judge
 
@@ -174,13 +174,15 @@ def test_how_many_partitions_are_made_does_not_depend_on_the_machine(
         made.append(bands)
         return Placement(np.zeros(self.problem.n_ops, np.int32))
 
+    # Compiling makes some, too.
+    warm_up(POLICY, searching=False)
     monkeypatch.setattr(Partitioner, "cut", cut)
-    small, large = (Problem(weighty_graph(0, n_ops), Cluster.uniform(2)) for n_ops in (20, 2500))
-    search(small, POLICY, budget=0.0, starts=("partition",))
-    assert made == list(BANDS)
-    made.clear()
-    search(large, POLICY, budget=0.0, starts=("partition", "policy"))
-    assert made == []
+    # Each number of bands costs what it is known to cost for so many ops, however fast it was.
+    for n_ops, wanted in ((20, list(BANDS)), (2500, list(BANDS[:2])), (8000, [])):
+        problem = Problem(weighty_graph(0, n_ops), Cluster.uniform(2))
+        made.clear()
+        search(problem, POLICY, budget=0.0, starts=("partition", "policy"))
+        assert made == wanted
 
 
 @both

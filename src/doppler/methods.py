@@ -49,6 +49,7 @@ DEFAULT_BUDGET = 2.0
 # Runs behind a stated mean: as many as simulate this many ops, within these limits.
 STATED_OPS = 2_000_000
 FEWEST_RUNS, MOST_RUNS = 2, 64
+# The first seed of such runs, which no search draws from.
 FRESH_SEED = 1_000_000
 
 
@@ -76,11 +77,11 @@ def solve(
     seed : int
         At least 0.
     runtime : {"priority", "fifo"}
-        The run-time that the placement is for. The learned method minimises its makespan; the
+        The run-time that the placement is for. The learned method minimizes its makespan; the
         heuristics plan for priorities. The solution fits in its memory and states its makespan.
     jitter : float
         Standard deviation of the logarithm of every duration at run time, from 0 to 10. The learned
-        method minimises the expected makespan under it; the heuristics plan for none.
+        method minimizes the expected makespan under it; the heuristics plan for none.
 
     Raises
     ------
@@ -140,7 +141,7 @@ def place(
     -------
     Placement
         Fits in memory; ``info`` holds ``method``, ``graph``, ``graph_fingerprint``, ``cluster``,
-        ``makespan_s`` (priorities honoured, no jitter), ``makespan_fifo_s`` (first ready, first
+        ``makespan_s`` (by priority, no jitter), ``makespan_fifo_s`` (first ready, first
         run), ``expected_makespan_s`` and ``makespan_std_s`` (mean and standard deviation of runs
         under the jitter, with the run-time that the placement is for), ``jitter``,
         ``lower_bound_s``, ``origin`` (how the winner came about), ``evaluations``, ``seconds``,
@@ -165,9 +166,7 @@ def place(
         name: solution.makespan if name == runtime else makespan_of(problem, placement, name)
         for name in ("priority", "fifo")
     }
-    runs = max(FEWEST_RUNS, min(MOST_RUNS, STATED_OPS // problem.n_ops))
-    # Seeds that no search has seen.
-    seeds = range(FRESH_SEED, FRESH_SEED + runs)
+    seeds = fresh_seeds(problem)
     expected = spread(problem, placement, runtime=runtime, jitter=jitter, seeds=seeds)
     info = {
         "method": method,
@@ -187,6 +186,12 @@ def place(
         "seed": seed,
     }
     return Placement(placement.devices, placement.priority, info)
+
+
+def fresh_seeds(problem: Problem, most: int = MOST_RUNS) -> range:
+    """Seeds of the runs behind a stated mean: none that a search has seen, fewer of huge graphs."""
+    runs = min(most, max(FEWEST_RUNS, STATED_OPS // problem.n_ops))
+    return range(FRESH_SEED, FRESH_SEED + runs)
 
 
 @cache

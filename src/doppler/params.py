@@ -19,6 +19,7 @@ from doppler.evaluation.promotion import check_comparison
 from doppler.files import read_text
 from doppler.graph import Graph
 from doppler.graph.workloads import WORKLOADS, make
+from doppler.problem import Problem
 from doppler.training.traces import TEACHERS
 
 Count = Annotated[int, Field(ge=1)]
@@ -493,6 +494,16 @@ class Params(Section):
         used |= {self.refine.graph, self.nightly.graph}
         only_evaluated = {case.graph for case in self.evaluated} - used
         return [name for name in self.graphs if name not in only_evaluated]
+
+    def problem(self, case: Case) -> Problem:
+        """Make the problem of a case; large graphs are generated sooner than read from a file.
+
+        Raises
+        ------
+        GraphError, ClusterError, UnknownNameError
+            If the graph cannot be generated or the cluster not be loaded.
+        """
+        return Problem(self.graphs[case.graph].build(), Cluster.load(case.cluster))
 
     def trained(self, case: Case) -> str:
         """Say how much of a case is trained on.

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from doppler.cluster import Cluster
 from doppler.errors import MemoryLimitError, UnknownNameError
 from doppler.graph import Graph
-from doppler.heuristics.base import Deadline, Heuristic, Solution, fitting_solution
+from doppler.heuristics.base import Deadline, Heuristic, Solution
 from doppler.heuristics.critical_path import critical_path, critical_path_trace
 from doppler.heuristics.heft import heft
 from doppler.heuristics.kahypar import available
@@ -31,34 +30,21 @@ from doppler.policy.rollout import GREEDY, SAMPLE, Roller
 from doppler.policy.threads import one_torch_thread
 from doppler.problem import Problem
 from doppler.schedule.ranks import rank_of
-from doppler.schedule.urgency import urgent_first
-from doppler.search.anneal import (
-    LARGE_HOT,
-    LARGE_MOVES,
-    SMALL_HOT,
-    SMALL_MOVES,
-    Annealer,
-    check_shares,
-)
-from doppler.search.judge import Judge
+from doppler.search.anneal import LARGE_OPS, SMALL_MOVES, Annealer, check_shares, moves_for
+from doppler.search.pool import Pool
 from doppler.simulator import DEFAULT_JITTER
-from doppler.simulator.score import Score
 
-IntArray = npt.NDArray[np.int32]
-Play = Callable[..., None]
-
-# Where placements come from before the search; an ablation leaves some out.
+# Where placements come from before the annealing; an ablation leaves some out.
 STARTS = ("policy", "partition", "spmd", "schedules")
 # Those of them that become the hints of the policy's episodes.
 HINTING = ("partition", "spmd")
-# Of the budget, before the search: more partitions, symmetric maps, sampled episodes.
-PARTITION_SHARE, SPMD_SHARE, SAMPLING_SHARE = 0.05, 0.25, 0.1
+# Of the budget, before the annealing, at most: hinted list schedules, symmetric maps, partitions,
+# sampled episodes.
+HINTED_SHARE, SPMD_SHARE, PARTITION_SHARE, SAMPLING_SHARE = 0.2, 0.25, 0.05, 0.1
 # Seconds that an op costs in a partition of four bands, and a band however small, about; and the
 # seconds for partitions that no budget is asked for.
 PARTITION_SECONDS, BAND_SECONDS = 3e-5, 5e-3
 FREE_SECONDS = 0.2
-# Below so many ops more partitions find little that single moves do not.
-STRUCTURED_OPS = 600
 # Beyond so many ops, looking at the whole graph takes too long without a budget, and with one.
 MOST_FREE_OPS, MOST_STRUCTURED_OPS = 60_000, 200_000
 # Episodes between two looks at the clock.
@@ -69,11 +55,10 @@ HINTS = 3
 HINT_WEIGHTS = (3.0, 10.0, 30.0)
 # From so many ops on, a layer is worth sharing among cores that other processes may hold.
 THREADED_OPS = 50_000
-# What a greedy episode that does not fit in memory is worth, whatever the budget.
+# For the search of something that fits in memory, whatever the budget.
 RESCUE_SECONDS = 1.0
 # Of what is left of the budget, for each method in turn until something fits.
 RESCUE_SHARE = 0.15
-# Tried as well as long as nothing fits in memory.
 SCHEDULES: tuple[Heuristic, ...] = (
     heft,
     sibling_affinity,
@@ -81,107 +66,17 @@ SCHEDULES: tuple[Heuristic, ...] = (
     round_robin,
     single_device,
 )
-RESCUERS: tuple[Heuristic, ...] = (random,)
-# Runs that rank placements, and that decide between the last few: as many as simulate so many ops.
-RANKING_OPS, DECIDING_OPS = 20_000, 300_000
-MOST_RANKING, MOST_DECIDING = 64, 1024
-# Placements that are kept, that the search starts from, and that meet in the end.
-KEPT, STARTED, FINALISTS = 24, 6, 6
-# Of one origin, so many starts at most: others may lead further.
-ALIKE = 2
+# Tried with restarts until something fits in memory.
+RESCUERS: tuple[Heuristic, ...] = (*SCHEDULES, random)
+# Placements that the search starts from.
+STARTED = 6
 
 
-@dataclass(frozen=True, eq=False)
-class _Entry:
-    placement: Placement
-    score: Score
-    origin: str
+class Play(Protocol):
+    """Plays episodes, and offers the best of them."""
 
-
-class _Pool:
-    """The best few placements so far."""
-
-    def __init__(self, problem: Problem, runtime: str, jitter: float, seed: int) -> None:
-        self.problem = problem
-        self.runtime = runtime
-        self.jitter = jitter
-        runs = max(1, min(MOST_RANKING, RANKING_OPS // problem.n_ops))
-        self.judge = Judge(problem, jitter, runs, [seed, 10])
-        self.evaluations = 0
-        self._entries: list[_Entry] = []
-
-    def offer(self, placement: Placement, origin: str) -> None:
-        """Score a placement, by its own priority and by urgency, and keep it if it is good."""
-        if self.runtime == "fifo":
-            queues = [np.empty(0, np.int32)]
-        else:
-            own = placement.priority
-            queues = [np.empty(0, np.int32) if own is None else own]
-            if own is None or self.problem.n_ops <= MOST_STRUCTURED_OPS:
-                queues.append(urgent_first(self.problem, placement.devices))
-        for queue in queues:
-            score = self.judge.score(placement.devices, queue)
-            kept = placement.priority if self.runtime == "fifo" else queue
-            ordered = Placement(placement.devices, kept if kept is not None and kept.size else None)
-            self._entries.append(_Entry(ordered, score, origin))
-        self._entries.sort(key=lambda entry: entry.score)
-        del self._entries[KEPT:]
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._entries.clear()
-
-    @property
-    def empty(self) -> bool:
-        return not self._entries
-
-    @property
-    def fits(self) -> bool:
-        return bool(self._entries) and self._entries[0].score.overflow == 0.0
-
-    @property
-    def settled(self) -> bool:
-        """Whether nothing can be better than the best."""
-        floor = self.problem.lower_bound * (1 + 1e-9)
-        return self.jitter == 0.0 and self.fits and self._entries[0].score.makespan <= floor
-
-    def starts(self, count: int) -> list[tuple[Placement, str]]:
-        """Return the best few that are not too much alike."""
-        chosen: list[tuple[Placement, str]] = []
-        origins: dict[str, int] = {}
-        for entry in self._entries:
-            family = entry.origin.split(",")[0]
-            twin = any(np.array_equal(entry.placement.devices, one.devices) for one, _ in chosen)
-            if twin or origins.get(family, 0) >= ALIKE:
-                continue
-            origins[family] = origins.get(family, 0) + 1
-            chosen.append((entry.placement, entry.origin))
-        return chosen[:count]
-
-    def solution(self, seconds: float, seed: int) -> Solution:
-        """Let the last few meet on fresh draws, and take the winner."""
-        finalists = self._entries[:FINALISTS]
-        runs = min(MOST_DECIDING, DECIDING_OPS // self.problem.n_ops)
-        # One more run would decide no better than those that ranked them.
-        if self.jitter > 0.0 and len(finalists) > 1 and runs > 1:
-            judge = Judge(self.problem, self.jitter, runs, [seed, 11])
-            queue = np.empty(0, np.int32)
-
-            def again(entry: _Entry) -> Score:
-                own = entry.placement.priority
-                used = queue if own is None or self.runtime == "fifo" else own
-                return judge.score(entry.placement.devices, used)
-
-            finalists.sort(key=again)
-        winner = finalists[0]
-        return fitting_solution(
-            self.problem,
-            winner.placement,
-            self.evaluations + self.judge.evaluations,
-            seconds,
-            winner.origin,
-            self.runtime,
-        )
+    def __call__(self, mode: int, count: int, hint: Hint | None, spread: float = 0.0) -> None:
+        """Play so many with a hint; ``spread``: of the style, see :class:`Roller`."""
 
 
 def search(
@@ -199,11 +94,12 @@ def search(
 ) -> Solution:
     """Place a problem with a policy.
 
-    Partitions of the whole graph are made first: they are starts, and the hints that the policy's
-    episodes follow or leave. List schedules, symmetric maps and sampled episodes are more starts,
-    and annealing goes on from the best of all. A budget of 0 is a few partitions and maps, the list
-    schedules and the greedy episodes, the same every time; unless nothing fits in memory: then the
-    rest is tried as well, for a second.
+    Symmetric maps and partitions of the whole graph are made first: they are starts, and the best
+    of them are the hints that the policy's episodes follow or leave. List schedules and sampled
+    episodes are more starts, and annealing goes on from the best of all. A budget of 0 is a few
+    maps and partitions, the list schedules and the greedy episodes, the same every time; for more
+    than ``MOST_FREE_OPS`` the greedy episode alone. Where nothing fits in memory, the rest is tried
+    as well, for a second.
 
     Parameters
     ----------
@@ -215,10 +111,10 @@ def search(
     runtime : {"priority", "fifo"}
         The run-time that the placement is for; the solution states its makespan.
     jitter : float
-        Under which the expected makespan is minimised; 0: the makespan without noise.
+        Under which the expected makespan is minimized; 0: the makespan without noise.
     samples : int, optional
         Sample exactly so many episodes besides the greedy ones and search no further, whatever the
-        budget.
+        budget and whether anything fits in memory.
     starts : collection of str
         Which of ``STARTS`` to use, for ablations.
     moves : mapping of str to float, optional
@@ -262,9 +158,8 @@ class _Search:
         self.runtime = runtime
         self.jitter = jitter
         self.used = starts
-        self.large = problem.n_ops >= STRUCTURED_OPS
-        self.moves = moves or (LARGE_MOVES if self.large else SMALL_MOVES)
-        self.pool = _Pool(problem, runtime, jitter, seed)
+        self.moves = moves
+        self.pool = Pool(problem, runtime, jitter, seed)
         self.hints: list[Hint | None] = []
         self.bands = list(BANDS)
         self.cutter: Partitioner | None = None
@@ -294,7 +189,7 @@ class _Search:
                 for first in range(0, samples, BATCH):
                     turn = first // BATCH % len(self.hints)
                     play(SAMPLE, min(BATCH, samples - first), self.hints[turn])
-            return pool.solution(deadline.elapsed, self.seed)
+            return pool.solution(deadline.elapsed)
         if not pool.fits:
             warm_up(self.policy)
             deadline.budget = max(deadline.budget, deadline.elapsed + RESCUE_SECONDS)
@@ -302,7 +197,7 @@ class _Search:
             self.more_starts(play)
         if deadline.left > 0 and not pool.settled:
             self.anneal()
-        return pool.solution(deadline.elapsed, self.seed)
+        return pool.solution(deadline.elapsed)
 
     def maps(self, until: Deadline) -> None:
         """Offer symmetric maps."""
@@ -374,10 +269,11 @@ class _Search:
         return play
 
     def more_starts(self, play: Play | None) -> None:
+        """Offer what takes a part of the budget; where nothing fits in memory, whatever may fit."""
         deadline, pool, problem = self.deadline, self.pool, self.problem
         budget = deadline.left
         if not pool.fits:
-            for heuristic in (*SCHEDULES, *RESCUERS):
+            for heuristic in RESCUERS:
                 with suppress(MemoryLimitError):
                     # Only restarts hit on what fills the memory to the last byte.
                     share = 0.0 if pool.fits else RESCUE_SHARE * deadline.left
@@ -388,12 +284,13 @@ class _Search:
                 if hint is None:
                     continue
                 for weight in HINT_WEIGHTS:
-                    if deadline.left > 0.8 * budget:
+                    if deadline.left > (1 - HINTED_SHARE) * budget:
                         placement = hinted_schedule(problem, hint.devices, weight)
                         pool.offer(placement, "hinted list schedule")
         if problem.n_ops <= MOST_STRUCTURED_OPS:
             self.maps(Deadline(min(SPMD_SHARE * budget, deadline.left)))
-        if STRUCTURED_OPS <= problem.n_ops <= MOST_STRUCTURED_OPS:
+        # Of small graphs more partitions find little that single moves do not.
+        if LARGE_OPS <= problem.n_ops <= MOST_STRUCTURED_OPS:
             self.partitions(Deadline(min(PARTITION_SHARE * budget, deadline.left)))
         if play is not None:
             until = Deadline(min(SAMPLING_SHARE * budget, deadline.left))
@@ -408,10 +305,11 @@ class _Search:
                 turn += 1
 
     def anneal(self) -> None:
+        """Search from the best starts until the deadline."""
+        moves, hot = moves_for(self.problem)
         annealer = Annealer(
-            self.problem, runtime=self.runtime, shares=self.moves, jitter=self.jitter
+            self.problem, runtime=self.runtime, shares=self.moves or moves, jitter=self.jitter
         )
-        hot = LARGE_HOT if self.large else SMALL_HOT
         found = annealer.refine(self.pool.starts(STARTED), self.deadline, self.seed, hot)
         self.pool.evaluations += annealer.evaluations
         for each in found:

@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from doppler.evaluation.reference import load_references
-from doppler.evaluation.report import SUITES
+from doppler.evaluation.report import SUITES, UNSEEN
 from doppler.evaluation.results import load_results
 
 ROOT = Path(__file__).parents[2]
-REPORTS = [ROOT / "reports" / f"{name}.json" for name in (*SUITES, "zero_shot")]
+REPORTS = [ROOT / "reports" / f"{name}.json" for name in (*SUITES, *UNSEEN)]
 
 pytestmark = pytest.mark.skipif(
     not all(path.exists() for path in REPORTS),

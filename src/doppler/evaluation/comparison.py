@@ -11,15 +11,7 @@ from doppler.cores import cores
 from doppler.errors import MemoryLimitError, UnknownNameError
 from doppler.evaluation.results import CaseResult, MethodResult
 from doppler.heuristics import Solution
-from doppler.methods import (
-    FEWEST_RUNS,
-    FRESH_SEED,
-    LEARNED,
-    METHODS,
-    PRETRAINED,
-    STATED_OPS,
-    solve,
-)
+from doppler.methods import LEARNED, METHODS, PRETRAINED, fresh_seeds, solve
 from doppler.placement import Placement
 from doppler.problem import Problem
 from doppler.simulator import DEFAULT_JITTER, simulate, spread
@@ -196,8 +188,7 @@ def measure(
         As for :func:`compare`. Every solution of a problem meets the same seeds.
     """
     placement = solution.placement
-    most = max(FEWEST_RUNS, STATED_OPS // problem.n_ops)
-    seeds = range(FRESH_SEED, FRESH_SEED + min(jitter_seeds, most))
+    seeds = fresh_seeds(problem, jitter_seeds)
     expected = {
         each: spread(problem, placement, runtime=each, jitter=jitter, seeds=seeds)
         for each in {runtime, "fifo"}

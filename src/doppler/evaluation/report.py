@@ -39,6 +39,8 @@ SUITES = {
     "large": "Large graphs and several nodes",
     "operators": "Irregular graphs",
 }
+#: The same of the cases without search, on graphs that no training has seen.
+UNSEEN = {"zero_shot": "Zero-shot", "zero_shot_large": "Zero-shot, large"}
 _MOST_CHARTS = 12
 # Axis of ratios to the best known: beyond it a bar or a dot stands at the edge.
 _WORST_RATIO = 3.0
@@ -62,9 +64,6 @@ class CaseTimeline:
     method: str
     trace: Trace
     labels: Labels
-
-
-UNSEEN = {"zero_shot": "Zero-shot", "zero_shot_large": "Zero-shot, large"}
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from doppler.errors import MemoryLimitError
 from doppler.evaluation.comparison import JITTER_SEEDS, Comparison, as_case, measure
 from doppler.heuristics.base import Solution
 from doppler.problem import Problem
@@ -53,24 +54,32 @@ def zero_shot(
         Of the methods ``greedy`` and ``best_of_N``: the policy's episodes alone; ``hint``: the best
         of the symmetric maps and partitions that they lean to; and ``place_at_0_s``: what
         :func:`doppler.place` answers without a budget, the best of these and the list schedules.
+        One that finds nothing that fits in memory is among its ``failures``.
 
     Raises
     ------
     MemoryLimitError
-        If no episode fits in memory.
+        If nothing fits in memory.
     """
     from doppler.portfolio import HINTING, MOST_FREE_OPS, search
 
-    def answer(**how: Any) -> Solution:
-        return search(problem, policy, budget=0.0, seed=seed, jitter=jitter, **how)
-
-    found = {
-        GREEDY: answer(alone=True),
-        f"best_of_{samples}": answer(alone=True, samples=samples),
-        PLACE: answer(),
+    # A number of samples keeps heuristics from helping out where nothing fits in memory.
+    asked: dict[str, dict[str, Any]] = {
+        GREEDY: {"alone": True, "samples": 0},
+        f"best_of_{samples}": {"alone": True, "samples": samples},
+        PLACE: {},
     }
     if problem.n_ops <= MOST_FREE_OPS:
-        found[HINT] = answer(starts=HINTING)
+        asked[HINT] = {"starts": HINTING, "samples": 0}
+    found: dict[str, Solution] = {}
+    failures: dict[str, str] = {}
+    for name, how in asked.items():
+        try:
+            found[name] = search(problem, policy, budget=0.0, seed=seed, jitter=jitter, **how)
+        except MemoryLimitError as error:
+            failures[name] = str(error)
+    if not found:
+        raise MemoryLimitError(failures[PLACE])
     if best_known is None and search_seconds > 0:
         # Of a run without noise, as what is known from elsewhere.
         best_known = search(problem, policy, budget=search_seconds, seed=seed, jitter=0.0).makespan
@@ -80,4 +89,6 @@ def zero_shot(
     case = as_case(
         problem, results, jitter=jitter, best_known=best_known, graph=graph, cluster=cluster
     )
-    return Comparison(case, {name: solution.placement for name, solution in found.items()}, {})
+    return Comparison(
+        case, {name: solution.placement for name, solution in found.items()}, failures
+    )

@@ -54,6 +54,8 @@ IntArray = npt.NDArray[np.int32]
 # devices.
 SMALL_HOT, LARGE_HOT = 2e-3, 1e-4
 COLD = 2e-5
+# From so many ops on, structures matter more than single ops.
+LARGE_OPS = 600
 # Compiled work between two looks at the clock and changes of the temperature.
 SLICE_SECONDS = 0.02
 
@@ -72,21 +74,15 @@ CHECKS = 8
 # rank, which is searched, too; the one that most waits for, given the devices.
 FIRST_READY, RANKED, URGENT = 0, 1, 2
 
+# Kinds of moves, by their names and by their places among them.
 MOVES = (
-    "op",
-    "swap",
-    "walk",
-    "rank",
-    "recreate",
-    "region",
-    "exchange",
-    "slice",
-    "slices",
-    "window",
+    *("op", "swap", "walk", "rank", "recreate"),
+    *("region", "exchange", "slice", "slices", "window"),
 )
+OP, SWAP, WALK, RANK, RECREATE, REGION, EXCHANGE, SLICE, SLICES, WINDOW = range(len(MOVES))
 # Single ops, pairs and walks; and the order.
 PLAIN = {"op": 3, "swap": 2, "walk": 2, "rank": 3}
-# Of every size. Where ops are many, single ones matter less than structures.
+# Of every size.
 SMALL_MOVES = {
     "op": 3,
     "swap": 2,
@@ -111,6 +107,12 @@ LARGE_MOVES = {
     "slices": 0.5,
     "window": 0.5,
 }
+
+
+def moves_for(problem: Problem) -> tuple[Mapping[str, float], float]:
+    """Shares of the moves, and the first temperature, that suit the number of ops."""
+    large = problem.n_ops >= LARGE_OPS
+    return (LARGE_MOVES, LARGE_HOT) if large else (SMALL_MOVES, SMALL_HOT)
 
 
 def check_shares(shares: Mapping[str, float]) -> FloatArray:
@@ -298,9 +300,9 @@ def anneal(  # type: ignore[no-untyped-def]
             kind += 1
             drawn -= shares[kind]
         op = np.random.randint(0, n_ops)
-        if kind == 0:
+        if kind == OP:
             count = move_op(arrays, land, devices, op, target_of(arrays, devices, op), log, count)
-        elif kind == 1:
+        elif kind == SWAP:
             other = np.random.randint(0, n_ops)
             if np.random.randint(0, 2) == 0:
                 near = priority[op] + np.random.randint(-NEAR, NEAR + 1)
@@ -309,10 +311,10 @@ def anneal(  # type: ignore[no-untyped-def]
             if here != there and (arrays.group[op] < 0 or arrays.group[op] != arrays.group[other]):
                 count = move_op(arrays, land, devices, op, there, log, count)
                 count = move_op(arrays, land, devices, other, here, log, count)
-        elif kind == 2:
+        elif kind == WALK:
             target = target_of(arrays, devices, op)
             count = move_walk(arrays, land, devices, op, target, log, count)
-        elif kind == 3:
+        elif kind == RANK:
             if order != RANKED:
                 continue
             source = priority[op]
@@ -321,7 +323,7 @@ def anneal(  # type: ignore[no-untyped-def]
                 rank = min(n_ops - 1, max(0, source + np.random.randint(-NEAR, NEAR + 1)))
             if rank != source:
                 move_rank(priority, by_rank, np.int64(source), rank)
-        elif kind == 4:
+        elif kind == RECREATE:
             if state.known[0] == 0:
                 if order == URGENT:
                     urgencies(arrays, devices, state.level, queue)
@@ -341,13 +343,13 @@ def anneal(  # type: ignore[no-untyped-def]
                     log.op[count] = other
                     log.before[count] = scratch.before[other]
                     count += 1
-        elif kind == 5 or kind == 6:
+        elif kind in (REGION, EXCHANGE):
             size = np.int64(2.0 ** np.random.uniform(2.0, np.log2(LARGE_REGION)))
             size = min(size, np.int64(n_ops))
             home = np.int64(devices[op])
             target = np.int64(target_of(arrays, devices, op))
             other = op
-            if kind == 6:
+            if kind == EXCHANGE:
                 # Something near that is there comes here in exchange.
                 for _ in range(8):
                     near = priority[op] + np.random.randint(-8 * NEAR, 8 * NEAR + 1)
@@ -358,13 +360,13 @@ def anneal(  # type: ignore[no-untyped-def]
                     continue
             if target != home:
                 count = move_region(arrays, land, devices, op, target, size, log, count)
-                if kind == 6 and devices[other] == target:
+                if kind == EXCHANGE and devices[other] == target:
                     size = min(size, np.int64(max(count, 1)))
                     count = move_region(arrays, land, devices, other, home, size, log, count)
-        elif kind == 7:
+        elif kind == SLICE:
             target = target_of(arrays, devices, op)
             count = move_slice(arrays, land, devices, op, target, log, count)
-        elif kind == 8:
+        elif kind == SLICES:
             count = swap_slices(arrays, land, devices, op, log, count)
         else:
             count = swap_window(
@@ -474,7 +476,7 @@ class Annealer:
     shares : mapping of str to float
         How often each of ``MOVES`` is tried, in any unit.
     jitter : float
-        That the expected makespan is minimised under; 0: the makespan without noise.
+        Under which the expected makespan is minimized; 0: the makespan without noise.
 
     Attributes
     ----------
@@ -582,7 +584,7 @@ class Annealer:
                 Placement(
                     chain.state.best_devices,
                     self._queue(chain.state.best_devices, chain.state.best_priority)
-                    if self.order
+                    if self.order != FIRST_READY
                     else chain.state.best_priority,
                 ),
                 chain.best,
