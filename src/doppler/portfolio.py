@@ -279,6 +279,8 @@ class _Search:
                     share = 0.0 if pool.fits else RESCUE_SHARE * deadline.left
                     found = heuristic(problem, budget=share, seed=self.seed)
                     pool.offer(found.placement, found.origin)
+        if problem.n_ops > MOST_FREE_OPS:
+            self.schedules()
         if "schedules" in self.used:
             for hint in self.hints:
                 if hint is None:

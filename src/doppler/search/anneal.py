@@ -681,7 +681,8 @@ class Annealer:
             chain.scratch,
             chain.work,
         )
-        chain.evaluations += steps
+        # Moves that change nothing are not simulated.
+        chain.evaluations = int(chain.state.tried.sum())
 
     def chain(self, start: Placement, label: str = "", draws: Draws | None = None) -> Chain:
         """Begin a chain at a placement, which may overflow memory."""
