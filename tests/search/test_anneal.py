@@ -145,7 +145,7 @@ def test_the_books_are_exact(
         annealer.advance(chain, seed + turn, 100, max(first, 1e-9) * (1e3 if hot else 1e-9))
         check(annealer, chain)
     assert chain.evaluations == chain.state.tried.sum()
-    assert 0 < chain.evaluations <= 300
+    assert chain.evaluations <= 300
     assert chain.best <= first
     assert chain.state.gained.sum() == pytest.approx(first - chain.best, abs=1e-9 * first)
     if order != RANKED:
