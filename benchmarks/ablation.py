@@ -16,6 +16,7 @@ run ``dvc exp run -S policy.features=paper`` and copy its policy to
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import sys
@@ -34,7 +35,7 @@ from doppler.errors import DopplerError
 from doppler.evaluation.comparison import measure
 from doppler.files import read_text, write_atomic
 from doppler.heuristics import Solution
-from doppler.methods import LEARNED, solve
+from doppler.methods import LEARNED, check_options, solve
 from doppler.params import Case, Params, load_params
 from doppler.policy.checkpoint import load_policy
 from doppler.policy.network import DualPolicy
@@ -362,6 +363,8 @@ def _run(options: argparse.Namespace) -> None:
     if not chosen or len(variants) < 2:
         what = "--variants" if chosen else "--cases"
         raise DopplerError(f"{what}: nothing is named so")
+    for seed, budget in itertools.product(options.seeds, budgets):
+        check_options(budget=budget, seed=seed, jitter=options.jitter)
     settings = {"jitter": options.jitter, "policy": options.policy, "cores": cores()}
     runs = _read(options.output, settings) if options.resume and options.output.exists() else []
     done = {run.key: run for run in runs}
@@ -405,12 +408,23 @@ def _read(path: Path, settings: Mapping[str, Any]) -> list[Run]:
     try:
         data = json.loads(read_text(path, "ablation", DopplerError))
         runs = [Run(**run) for run in data["runs"]]
+        for run in runs:
+            _check(run)
         same = all(data[name] == value for name, value in settings.items())
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DopplerError(f"{path}: is no report of an ablation ({error})") from None
     if not same:
         raise DopplerError(f"{path}: was made with other settings; leave --resume out")
     return runs
+
+
+def _check(run: Run) -> None:
+    if run.variant not in VARIANTS:
+        raise ValueError(f"there is no variant {run.variant!r}")
+    hash(run.key)
+    for seconds in (run.expected_makespan_s, run.makespan_s, run.seconds):
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"{seconds} seconds")
 
 
 if __name__ == "__main__":

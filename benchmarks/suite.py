@@ -26,7 +26,7 @@ from doppler.evaluation.reference import References, load_references
 from doppler.evaluation.report import METHOD, summarize_cases
 from doppler.evaluation.results import EXPECTED, MAKESPAN, CaseResult
 from doppler.files import read_text, write_atomic
-from doppler.methods import METHODS
+from doppler.methods import METHODS, check_options
 from doppler.params import Case, Params, cases, load_params
 from doppler.policy.checkpoint import load_policy
 from doppler.policy.network import DualPolicy
@@ -155,12 +155,15 @@ def load_report(path: Path, settings: Settings) -> dict[Key, CaseResult]:
             (entry.pop("suite"), entry["graph"], entry["cluster"], entry.pop("seed")): entry
             for entry in data.pop("cases")
         }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DopplerError(f"{path}: is no report of this benchmark ({error})") from None
     data.pop("summary", None)
     if data != settings.to_json():
         raise DopplerError(f"{path}: was made with other settings; leave --resume out")
-    return {key: CaseResult.from_json(entry) for key, entry in found.items()}
+    try:
+        return {key: CaseResult.from_json(entry) for key, entry in found.items()}
+    except DopplerError as error:
+        raise DopplerError(f"{path}: is no report of this benchmark ({error})") from None
 
 
 def line(suite: str, seed: int, case: CaseResult, seconds: float) -> str:
@@ -169,7 +172,7 @@ def line(suite: str, seed: int, case: CaseResult, seconds: float) -> str:
     for column, what in ((EXPECTED, "expected"), (MAKESPAN, "no jitter")):
         other = case.best_other(METHOD, column)
         own = case.methods[METHOD].figure(column) if METHOD in case.methods else None
-        told = "does not fit" if own is None else format_seconds(own)
+        told = "no placement" if own is None else format_seconds(own)
         if other is not None:
             rival = case.methods[other].figure(column) or 0.0
             over = "" if not own else f" ({format_percent(rival / own - 1)} above)"
@@ -213,6 +216,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(options: argparse.Namespace, settings: Settings) -> None:
+    for seed in options.seeds:
+        check_options(
+            budget=settings.budget, seed=seed, jitter=settings.jitter, runtime=settings.runtime
+        )
     params = load_params(ROOT / "params.yaml")
     policy = load_policy(settings.policy)
     references = load_references(ROOT / "benchmarks" / "best_known.json")
@@ -220,7 +227,10 @@ def _run(options: argparse.Namespace, settings: Settings) -> None:
     if options.suites is not None:
         chosen = [(suite, case) for suite, case in chosen if suite in options.suites]
     if not chosen:
-        raise DopplerError(f"--cases {options.cases}: no case is named so")
+        where = f"--cases {options.cases}"
+        if options.suites is not None:
+            where += f" --suites {' '.join(options.suites)}"
+        raise DopplerError(f"{where}: no case is named so")
     done: dict[Key, CaseResult] = {}
     if options.resume and options.output.exists():
         done = load_report(options.output, settings)

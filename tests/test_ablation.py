@@ -162,6 +162,9 @@ def test_a_report_is_written_and_gone_on_with(
         (["--cases", "x"], "--cases: nothing is named so"),
         (["--variants", "x"], "--variants: nothing is named so"),
         (["--policy", "none.safetensors"], "no such policy file"),
+        (["--budgets", "0", "inf"], "budget is inf"),
+        (["--seeds", "0", "-1"], "seed is -1"),
+        (["--jitter", "nan"], "jitter is nan"),
     ],
 )
 def test_a_wrong_option_is_one_line(
@@ -177,3 +180,29 @@ def test_a_wrong_option_is_one_line(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"variant": "none"},
+        {"variant": []},
+        {"expected_makespan_s": "x"},
+        {"makespan_s": -1.0},
+        None,
+    ],
+)
+def test_a_damaged_report_is_not_gone_on_with(
+    ablation: ModuleType,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: dict[str, object] | None,
+) -> None:
+    path = tmp_path / "ablation.json"
+    one = {**run(ablation, "spmd", "g", 0, 1.0)._asdict(), **(change or {})}
+    head = {"jitter": 0.1, "policy": "pretrained", "cores": ablation.cores()}
+    path.write_text("[" * 100_000 if change is None else json.dumps({**head, "runs": [one]}))
+    with pytest.raises(SystemExit) as caught:
+        ablation.main(["--resume", "--output", str(path)])
+    assert caught.value.code == 2
+    assert f"{path}: is no report of an ablation" in capsys.readouterr().err

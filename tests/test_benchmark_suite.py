@@ -82,6 +82,8 @@ def test_a_report_is_written_and_gone_on_with(
         (("--cases", "nothing@*"), "--cases nothing@*: no case is named so"),
         (("--methods", "hefft"), "did you mean 'heft'"),
         (("--budget", "-1"), "budget is -1.0"),
+        (("--seeds", "0", "-1"), "seed is -1"),
+        (("--suites", "nothing"), "--suites nothing: no case is named so"),
         (("--policy", "none.safetensors"), "no such policy file"),
     ],
 )
@@ -108,7 +110,10 @@ def test_a_report_of_other_settings_is_not_gone_on_with(
     with pytest.raises(SystemExit):
         suite.main([*SMALL, "--output", str(path), "--resume", "--jitter", "0.2"])
     assert "was made with other settings" in capsys.readouterr().err
-    path.write_text("{")
-    with pytest.raises(SystemExit):
-        suite.main([*SMALL, "--output", str(path), "--resume"])
-    assert "is no report of this benchmark" in capsys.readouterr().err
+    whole = json.loads(path.read_text())
+    del whole["cases"][0]["ops"]
+    for text in ("{", "[" * 100_000, json.dumps(whole)):
+        path.write_text(text)
+        with pytest.raises(SystemExit):
+            suite.main([*SMALL, "--output", str(path), "--resume"])
+        assert f"{path}: is no report of this benchmark" in capsys.readouterr().err

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from policies import encode, problems, quick, random_policy, weighty_graph
 
-from doppler import Cluster, Graph, Placement, Problem, load_graph, simulate, workloads
-from doppler.errors import MemoryLimitError, ParamsError, UnknownNameError
+from doppler import Cluster, Graph, Placement, Problem, load_graph, portfolio, simulate, workloads
+from doppler.errors import MemoryLimitError, MissingPackageError, ParamsError, UnknownNameError
 from doppler.heuristics.base import Heuristic, Solution
 from doppler.heuristics.critical_path import critical_path
 from doppler.heuristics.heft import heft
@@ -163,11 +163,25 @@ def test_the_same_seed_has_the_same_answer_without_a_budget(runtime: str, jitter
     )
 
 
+def test_a_partitioner_that_does_not_load_is_done_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: Problem) -> Partitioner:
+        raise MissingPackageError("a library is missing")
+
+    monkeypatch.setattr(portfolio, "available", lambda: True)
+    monkeypatch.setattr(portfolio, "Partitioner", refuse)
+    problem = Problem(weighty_graph(0, 20), Cluster.uniform(2))
+    search(problem, POLICY, budget=0.0).placement.validate(problem)
+
+
 def test_how_many_partitions_are_made_does_not_depend_on_the_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not available():
         pytest.skip("needs mtkahypar")
+    # Compiling makes partitions, too.
+    warm_up(POLICY, searching=False)
     made: list[int] = []
 
     def cut(self: Partitioner, bands: int, *others: object) -> Placement:

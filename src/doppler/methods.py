@@ -96,14 +96,7 @@ def solve(
     """
     if method not in METHODS:
         raise UnknownNameError("method", method, METHODS)
-    if not 0 <= budget < float("inf"):
-        raise ParamsError(f"budget is {budget}, must be a number of seconds >= 0")
-    if seed < 0:
-        raise ParamsError(f"seed is {seed}, must be >= 0")
-    if not 0 <= jitter <= 10:
-        raise ParamsError(f"jitter is {jitter}, must be from 0 to 10")
-    if runtime not in ("priority", "fifo"):
-        raise UnknownNameError("runtime", runtime, ("priority", "fifo"))
+    check_options(budget=budget, seed=seed, jitter=jitter, runtime=runtime)
     if method != LEARNED:
         _warm_up(method, budget > 0)
         found = HEURISTICS[method](problem, budget=budget, seed=seed)
@@ -118,6 +111,32 @@ def solve(
 
     network = load_policy(policy) if isinstance(policy, str | Path) else policy
     return search(problem, network, budget=budget, seed=seed, runtime=runtime, jitter=jitter)
+
+
+def check_options(
+    *,
+    budget: float = DEFAULT_BUDGET,
+    seed: int = 0,
+    jitter: float = DEFAULT_JITTER,
+    runtime: str = "priority",
+) -> None:
+    """Refuse what :func:`solve` cannot run with, before the work.
+
+    Raises
+    ------
+    ParamsError
+        On a budget, a seed or a jitter out of range.
+    UnknownNameError
+        On another run-time.
+    """
+    if not 0 <= budget < float("inf"):
+        raise ParamsError(f"budget is {budget}, must be a number of seconds >= 0")
+    if seed < 0:
+        raise ParamsError(f"seed is {seed}, must be >= 0")
+    if not 0 <= jitter <= 10:
+        raise ParamsError(f"jitter is {jitter}, must be from 0 to 10")
+    if runtime not in ("priority", "fifo"):
+        raise UnknownNameError("runtime", runtime, ("priority", "fifo"))
 
 
 def place(

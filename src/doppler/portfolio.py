@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from doppler.cluster import Cluster
-from doppler.errors import MemoryLimitError, UnknownNameError
+from doppler.errors import MemoryLimitError, MissingPackageError, UnknownNameError
 from doppler.graph import Graph
 from doppler.heuristics.base import Deadline, Heuristic, Solution
 from doppler.heuristics.critical_path import critical_path, critical_path_trace
@@ -225,11 +225,16 @@ class _Search:
             if left < 0:
                 break
             if self.cutter is None:
-                self.cutter = Partitioner(self.problem)
+                try:
+                    self.cutter = Partitioner(self.problem)
+                except MissingPackageError:
+                    # Installed, but it does not load here; the other starts remain.
+                    self.bands.clear()
+                    break
             began = self.deadline.elapsed
             placement = self.cutter.cut(bands, IMBALANCES[0], self.seed)
             took = self.deadline.elapsed - began
-            self.pool.offer(placement, f"partition, {bands} bands")
+            self.pool.offer(placement, f"partition, {bands} band{'s' if bands > 1 else ''}")
             del self.bands[0]
 
     def schedules(self) -> None:
@@ -339,6 +344,8 @@ def _compile_starts(sizes: Sizes) -> None:
 def _compile_search() -> None:
     problem = _smallest_problem()
     start = sibling_affinity(problem).placement
+    # Only with a budget are maps improved by simulation.
+    SymmetricMaps(problem).descend(Deadline(0.1), threads=1)
     for jitter in (0.0, DEFAULT_JITTER):
         annealer = Annealer(problem, 1, shares=SMALL_MOVES, jitter=jitter)
         annealer.advance(annealer.chain(start), 0, 200, 1.0)

@@ -385,7 +385,7 @@ def _arrays(graph: Graph, cluster: Cluster) -> Arrays:
         group=group,
         param_bytes=graph.param_bytes,
         output_bytes=graph.output_bytes,
-        capacity=np.array([device.memory for device in cluster.devices]),
+        capacity=np.array([device.memory for device in cluster.devices], np.float64),
         n_channels=cluster.n_channels,
         n_groups=n_groups,
     )

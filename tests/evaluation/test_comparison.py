@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from doppler import Cluster, Problem, simulate, workloads
 from doppler.cluster import Device
 from doppler.cluster.cluster import fully_connected
 from doppler.cores import cores
-from doppler.errors import MemoryLimitError, ParamsError, UnknownNameError
+from doppler.errors import MemoryLimitError, MissingPackageError, ParamsError, UnknownNameError
 from doppler.evaluation.comparison import compare
 from doppler.methods import FRESH_SEED, HEURISTICS
 
@@ -91,6 +93,15 @@ def test_a_method_that_does_not_fit_leaves_the_others() -> None:
 def test_if_none_fits_the_error_says_how_much_is_missing() -> None:
     with pytest.raises(MemoryLimitError, match=r"device 'gpu0' lacks .* MB"):
         compare(tight(100.0), ["single_device", "round_robin"], budget=0)
+
+
+def test_a_method_whose_package_is_missing_leaves_the_others(problem, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "mtkahypar", None)
+    outcome = compare(problem, ["partition", "heft"], budget=0)
+    assert set(outcome.case.methods) == {"heft"}
+    assert "needs Mt-KaHyPar" in outcome.failures["partition"]
+    with pytest.raises(MissingPackageError, match="needs Mt-KaHyPar"):
+        compare(problem, ["partition"], budget=0)
 
 
 def test_an_unknown_method_is_refused_before_any_runs(problem) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 from pathlib import Path
@@ -62,6 +63,19 @@ def test_a_large_placement_is_packed(entry, tmp_path) -> None:
     assert np.array_equal(read.priority, placement.priority)
 
 
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-20], lambda data: data + b"more", lambda data: data[4:]]
+)
+def test_a_damaged_packed_placement_is_refused(entry, tmp_path, damage) -> None:
+    large = dataclasses.replace(entry, placement=Placement(np.arange(5000)))
+    packed = base64.b64decode(large.to_json()["devices"])
+    path = tmp_path / "table.json"
+    damaged = base64.b64encode(damage(packed)).decode()
+    path.write_text(json.dumps([{**large.to_json(), "devices": damaged}]))
+    with pytest.raises(DopplerError, match="devices must be a list of whole numbers, or packed"):
+        load_references(path)
+
+
 def test_nothing_is_known_of_another_problem(entry, problem) -> None:
     table = References([entry])
     assert table.best_known("layers", "four", problem) is None
@@ -84,6 +98,7 @@ def test_a_placement_must_keep_its_promise(entry, problem) -> None:
         ({"seconds": -1}, "entry 0: seconds is -1, must be a finite number >= 0"),
         ({"best_known_s": float("nan")}, "best_known_s is nan"),
         ({"best_known_s": 0.001}, "is below lower_bound_s"),
+        ({"lower_bound_s": 10**400}, "must be a finite number"),
         ({"how": None}, "how is None, must be a string"),
         ({"devices": "x"}, "devices must be a list"),
         ({"more": 1}, "must be an object with"),

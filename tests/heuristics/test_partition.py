@@ -188,3 +188,13 @@ def test_large_graphs_get_few_candidates_without_a_budget(
     monkeypatch.setattr("doppler.heuristics.partition.MOST_OPS", most)
     assert len(candidates(problem)) == expected
     assert partition(problem).evaluations == 1
+
+
+@pytest.mark.parametrize("devices", [24, 64])
+def test_one_op_may_weigh_more_than_all_others(devices: int) -> None:
+    """What the library adds up of its limits stays within 32 bits."""
+    compute = np.ones(200)
+    compute[7] = 1e4
+    graph = Graph.from_arrays(range(199), range(1, 200), compute, np.ones(200))
+    problem = Problem(graph, Cluster.uniform(devices))
+    Partitioner(problem).cut(1, 0.05, 0).validate(problem)

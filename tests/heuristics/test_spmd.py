@@ -168,3 +168,10 @@ def test_a_placement_that_does_not_fit_is_changed_until_it_does() -> None:
     solution = spmd(problem)
     peak = simulate(problem, solution.placement).peak_memory
     assert (peak <= 4.5e9).all()
+
+
+def test_coordinates_may_be_any_number() -> None:
+    tiles = [[2**31 - 1, 2**31 - 1, 2**31 - 1], [0, 0, 0], [1, 2, 3]]
+    graph = Graph.from_arrays([0, 0], [1, 2], [1.0] * 3, [0.0] * 3, tiles=tiles)
+    problem = Problem(graph, Cluster.uniform(4))
+    spmd(problem).placement.validate(problem)

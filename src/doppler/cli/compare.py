@@ -130,6 +130,6 @@ def _print(outcome: Comparison, budget: float) -> None:
         )
     for name, reason in outcome.failures.items():
         table.add_row(
-            name, Text("does not fit", style="red"), *[""] * 7, Text(printable(reason), "dim")
+            name, Text("no placement", style="red"), *[""] * 7, Text(printable(reason), "dim")
         )
     print_text(title, table)

@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from doppler.cores import cores
-from doppler.errors import MemoryLimitError, UnknownNameError
+from doppler.errors import (
+    DopplerError,
+    MemoryLimitError,
+    MissingPackageError,
+    UnknownNameError,
+)
 from doppler.evaluation.results import CaseResult, MethodResult
 from doppler.heuristics import Solution
 from doppler.methods import LEARNED, METHODS, PRETRAINED, fresh_seeds, solve
@@ -34,7 +39,7 @@ class Comparison:
     placements : mapping of str to Placement
         Their placements.
     failures : mapping of str to str
-        Why the other methods found none.
+        Why the other methods found none: it does not fit in memory, or a package is missing.
     """
 
     case: CaseResult
@@ -99,8 +104,8 @@ def compare(
     ------
     UnknownNameError
         On a method that there is not.
-    MemoryLimitError
-        If no method found a placement that fits in memory.
+    MemoryLimitError, MissingPackageError
+        If no method found a placement: why the first did not.
     DopplerError
         As :func:`doppler.methods.solve`.
     """
@@ -114,6 +119,7 @@ def compare(
     results: dict[str, MethodResult] = {}
     placements: dict[str, Placement] = {}
     failures: dict[str, str] = {}
+    refused: DopplerError | None = None
     for name in dict.fromkeys(methods):
         say(name)
         try:
@@ -126,13 +132,14 @@ def compare(
                 runtime=runtime,
                 jitter=jitter,
             )
-        except MemoryLimitError as error:
+        except (MemoryLimitError, MissingPackageError) as error:
             failures[name] = str(error)
+            refused = refused or error
             continue
         results[name] = measure(problem, solution, jitter, jitter_seeds, runtime)
         placements[name] = solution.placement
     if not results:
-        raise MemoryLimitError(next(iter(failures.values()), "no method to compare"))
+        raise refused or MemoryLimitError("no method to compare")
     case = as_case(
         problem,
         results,

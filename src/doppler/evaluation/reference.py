@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import os
+import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -202,7 +203,8 @@ def _from_json(entry: Any) -> Reference:
         if (
             not isinstance(value, int | float)
             or isinstance(value, bool)
-            or not 0 <= value < math.inf
+            # Whole numbers may be beyond all floats.
+            or not 0 <= value <= sys.float_info.max
         ):
             raise DopplerError(f"{key} is {value!r}, must be a finite number >= 0")
     if not entry["best_known_s"] >= entry["lower_bound_s"] * (1 - _ROUNDING):
@@ -228,7 +230,10 @@ def _unpack(values: Any, what: str) -> Any:
         return values
     try:
         packed = base64.b64decode(values, validate=True)
-        data = zlib.decompressobj().decompress(packed, _MOST_BYTES)
+        inflater = zlib.decompressobj()
+        data = inflater.decompress(packed, _MOST_BYTES + 1)
+        if not inflater.eof or inflater.unused_data:
+            raise ValueError("cut off, too long, or followed by something else")
         return np.frombuffer(data, "<i4").astype(np.int32)
     except (binascii.Error, zlib.error, ValueError):
         raise DopplerError(f"{what} must be a list of whole numbers, or packed ones") from None

@@ -110,6 +110,11 @@ class Library:
         cost = _whole(hyperedge_weight, TOTAL_COST)
         part = share / share.sum() * weight.sum()
         room = np.ceil(part * max(1 + imbalance, _packing(weight, part))) + 1
+        if room.sum() >= 2**31:
+            # The library adds the limits up in 32 bits, too.
+            weight = _whole(vertex_weight, int(TOTAL_WEIGHT / room.sum() * TOTAL_WEIGHT))
+            part = share / share.sum() * weight.sum()
+            room = np.ceil(part * max(1 + imbalance, _packing(weight, part))) + 1
         with _lock:
             module.set_seed(seed % 2**31)
             context = self._start.context_from_file(str(CONFIGURATION))
@@ -130,7 +135,7 @@ def _whole(weight: FloatArray, total: int) -> npt.NDArray[np.int64]:
     most = weight.sum()
     if most <= 0:
         return np.ones(len(weight), np.int64)
-    whole: npt.NDArray[np.int64] = np.rint(weight * (total / most)).astype(np.int64)
+    whole: npt.NDArray[np.int64] = np.rint(weight / most * total).astype(np.int64)
     whole[whole < 1] = 1
     return whole
 

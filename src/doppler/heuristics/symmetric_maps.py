@@ -124,7 +124,7 @@ def _compact(tiles: IntArray, kind: IntArray) -> tuple[WideArray, WideArray]:
     """Coordinates and extents of each op, axes of more than one value first: [AXES, ops] each."""
     n_kinds = int(kind.max()) + 1
     extent = np.zeros((n_kinds, tiles.shape[1]), np.int64)
-    np.maximum.at(extent, kind, tiles + 1)
+    np.maximum.at(extent, kind, tiles.astype(np.int64) + 1)
     extent = np.maximum(extent, 1)
     axes = np.argsort(extent == 1, axis=1, kind="stable")[:, :AXES]
     where = np.take_along_axis(np.maximum(tiles, 0), axes[kind], axis=1).T.astype(np.int64)
@@ -171,7 +171,10 @@ def _maps(where: WideArray, extent: WideArray, size: int, within: int) -> Iterat
             for one, other in itertools.product((dealt, cut), repeat=2):
                 outer = one(where[a], extent[a], first)
                 yield outer * second + other(where[b], extent[b], second)
+    most = extent.max(axis=1).astype(np.float64)
     for axes in orders[n_axes:]:
+        if most[list(axes)].prod() * size > 2.0**62:
+            continue  # more tiles than a number holds
         flat, total = np.zeros_like(where[0]), np.ones_like(where[0])
         for axis in axes:
             flat, total = flat * extent[axis] + where[axis], total * extent[axis]

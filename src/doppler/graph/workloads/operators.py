@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,9 +9,12 @@ import numpy.typing as npt
 
 from doppler.errors import GraphError
 from doppler.graph.graph import Graph
+from doppler.messages import shown_value
 
 # Far beyond any model; a slip must not fill the memory.
 _MOST = 50_000_000
+# The square of a number, and more, is still a number.
+MOST = 1e100
 
 
 def build(
@@ -73,7 +75,7 @@ def build(
 
 
 def check_number(workload: str, name: str, number: object) -> None:
-    """Check that a number is finite and not negative.
+    """Check that a number is not negative, and that sums and products of it are finite.
 
     Raises
     ------
@@ -81,8 +83,10 @@ def check_number(workload: str, name: str, number: object) -> None:
         If not; the message names the workload and the number.
     """
     good = isinstance(number, int | float) and not isinstance(number, bool)
-    if not (good and math.isfinite(number) and number >= 0):  # type: ignore[arg-type,operator]
-        raise GraphError(f"{workload}: {name} is {number!r}, must be a finite number >= 0")
+    if not (good and 0 <= number <= MOST):  # type: ignore[operator]
+        raise GraphError(
+            f"{workload}: {name} is {shown_value(number)}, must be a number from 0 to {MOST:g}"
+        )
 
 
 def check_count(workload: str, what: str, count: int) -> None:

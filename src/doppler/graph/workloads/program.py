@@ -8,6 +8,7 @@ from typing import Any
 
 from doppler.errors import GraphError
 from doppler.graph.spec import TensorSpec
+from doppler.messages import shown_value
 
 #: Floating-point operations per element of the output (of the input, for reductions); an
 #: exponential, a division and a square root count as one each.
@@ -27,6 +28,9 @@ FLOPS_PER_ELEMENT: Mapping[str, int] = {
     "square_sum": 2,
     "sum": 1,
 }
+
+# Sizes multiply; beyond that no product of a few would be a number.
+MOST_SIZE = 2**40
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,7 +406,9 @@ def check_size(workload: str, name: str, size: object) -> None:
         If not; the message names the workload and the size.
     """
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise GraphError(f"{workload}: {name} is {size!r}, must be a whole number >= 1")
+        raise GraphError(f"{workload}: {name} is {shown_value(size)}, must be a whole number >= 1")
+    if size > MOST_SIZE:
+        raise GraphError(f"{workload}: {name} is more than {MOST_SIZE:,}")
 
 
 def _product(sizes: Sequence[int]) -> int:
