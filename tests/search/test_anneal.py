@@ -418,6 +418,7 @@ def test_shares_are_of_known_moves_and_sum_to_1() -> None:
     for known in (PLAIN, SMALL_MOVES, LARGE_MOVES):
         assert set(known) <= set(MOVES)
         assert check_shares(known).sum() == pytest.approx(1.0)
+    assert check_shares({"op": 1e308, "rank": 1e308}).sum() == pytest.approx(1.0)
     problem = Problem(Graph.from_arrays([], [], [1.0], [0.0]), Cluster.uniform(1))
     with pytest.raises(UnknownNameError, match="unknown move 'regoin': did you mean 'region'"):
         Annealer(problem, shares={"regoin": 1.0})

@@ -138,6 +138,8 @@ def check_shares(shares: Mapping[str, float]) -> FloatArray:
     weights = np.array([float(shares.get(name, 0.0)) for name in MOVES])
     if not weights.any():
         raise ParamsError("no move has a share above 0")
+    # The largest first: a sum of huge shares is beyond all numbers.
+    weights /= weights.max()
     weights /= weights.sum()
     return weights
 
