@@ -149,7 +149,7 @@ class TracesParams(Section):
     count : int
         Traces of each problem.
     hints : int
-        Partitions of each problem that are kept, at most.
+        Maps and partitions of each problem that are kept, at most.
     """
 
     teacher: str

@@ -72,8 +72,7 @@ class Traces(NamedTuple):
 
     def made_hints(self, problem: Problem) -> list[Hint]:
         """Return the hints as PLC takes them."""
-        both = zip(self.hints, self.seconds, strict=True)
-        return [make_hint(problem, devices, float(seconds)) for devices, seconds in both]
+        return [make_hint(problem, devices) for devices in self.hints]
 
 
 def record(
@@ -111,8 +110,8 @@ def record(
     order = [order for order, _, _ in shown]
     choice = [devices[order] for order, devices, _ in shown]
     tied = [tied for _, _, tied in shown]
-    for devices, seconds in hints:
-        best = _followed(problem, make_hint(problem, devices, seconds))
+    for devices, _ in hints:
+        best = _followed(problem, make_hint(problem, devices))
         order.append(best[0])
         choice.append(best[1])
         tied.append(np.arange(problem.n_devices) == best[1][:, None])

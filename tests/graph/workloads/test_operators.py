@@ -148,3 +148,17 @@ def test_the_branches_of_a_module_differ_in_length_and_end_in_one_op() -> None:
 def test_a_wrong_size_is_named(name: str, sizes: dict[str, object], message: str) -> None:
     with pytest.raises(GraphError, match=message):
         make(name, **sizes)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "message"),
+    [
+        ("random_layers", {"spread": 1e300}, "spread is more than 1e.100"),
+        ("random_layers", {"ccr": 10**400}, "ccr is more than 1e.100"),
+        ("lstm_grid", {"hidden": 10**400}, "hidden is more than 1,099,511,627,776"),
+        ("inception", {"channels": 10**200}, "channels is more than 1,099,511,627,776"),
+    ],
+)
+def test_sizes_beyond_all_numbers_are_named(name: str, sizes: dict, message: str) -> None:
+    with pytest.raises(GraphError, match=message):
+        make(name, **sizes)

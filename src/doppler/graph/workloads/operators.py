@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -83,10 +84,12 @@ def check_number(workload: str, name: str, number: object) -> None:
         If not; the message names the workload and the number.
     """
     good = isinstance(number, int | float) and not isinstance(number, bool)
-    if not (good and 0 <= number <= MOST):  # type: ignore[operator]
+    if not (good and 0 <= number < math.inf):  # type: ignore[operator]
         raise GraphError(
-            f"{workload}: {name} is {shown_value(number)}, must be a number from 0 to {MOST:g}"
+            f"{workload}: {name} is {shown_value(number)}, must be a finite number >= 0"
         )
+    if number > MOST:  # type: ignore[operator]
+        raise GraphError(f"{workload}: {name} is more than {MOST:g}")
 
 
 def check_count(workload: str, what: str, count: int) -> None:
