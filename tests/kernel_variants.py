@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,8 @@ from doppler import (
 )
 from doppler.cluster.cluster import fully_connected
 from doppler.errors import MemoryLimitError
+from doppler.heuristics.partition import Partitioner
+from doppler.heuristics.spmd import spmd
 from doppler.methods import HEURISTICS
 from doppler.policy.network import DualPolicy, Sizes
 from doppler.training.case import TrainingCase, new_policy
@@ -76,6 +79,18 @@ def simulated(problem: Problem, folder: Path) -> None:
         simulate_many(problem, devices, devices, jitter=0.1, seeds=range(len(devices)), threads=2)
 
 
+def by_nodes() -> None:
+    """Split over nodes first, then over the devices of each."""
+    problem = Problem(workloads.make("ffnn"), Cluster.load("a100_2x4"))
+    Partitioner(problem).cut(2, 0.05, 0, mapping=True)
+
+
+def repaired() -> None:
+    """Change a symmetric map that does not fit in memory, in vain."""
+    with suppress(MemoryLimitError):
+        spmd(Problem(workloads.make("ffnn"), Cluster.uniform(3, memory=1.0)))
+
+
 def placed(problem: Problem, policy: DualPolicy) -> None:
     for name in HEURISTICS:
         for budget in (0.0, 0.02):
@@ -122,6 +137,8 @@ def main() -> None:
         for problem in problems:
             simulated(problem, Path(folder))
             placed(problem, policy)
+        by_nodes()
+        repaired()
         trained(problems, policy, Path(folder))
     print(json.dumps(variants()))
 

@@ -284,8 +284,8 @@ def begin(plan, table, state, choices, weight):  # type: ignore[no-untyped-def]
     for meta in range(len(plan.kind_of)):
         # What has no producer to follow starts from the first map.
         if choices[plan.kind_of[meta]] < 0:
-            _assign(plan, table, state, meta, 0)
-        _assign(plan, table, state, meta, choices[plan.kind_of[meta]])
+            _assign(plan, table, state, np.int64(meta), np.int32(0))
+        _assign(plan, table, state, np.int64(meta), choices[plan.kind_of[meta]])
     weigh(plan, state, weight)
 
 
@@ -294,7 +294,7 @@ def weigh(plan, state, weight):  # type: ignore[no-untyped-def]
     """Compute all costs anew."""
     state.total[0] = 0.0
     for meta in range(len(plan.kind_of)):
-        state.cost[meta] = _meta_cost(plan, state, meta, weight)
+        state.cost[meta] = _meta_cost(plan, state, np.int64(meta), weight)
         state.total[0] += state.cost[meta]
 
 
@@ -331,7 +331,7 @@ def _try(plan, table, state, kind, choice, weight):  # type: ignore[no-untyped-d
         dirty[:n_dirty].sort()
     for at in range(n_dirty):
         meta = dirty[at]
-        _assign(plan, table, state, meta, state.choice[plan.kind_of[meta]])
+        _assign(plan, table, state, np.int64(meta), state.choice[plan.kind_of[meta]])
         if not is_touched[meta]:
             is_touched[meta] = True
             touched[n_touched] = meta
@@ -347,7 +347,7 @@ def _try(plan, table, state, kind, choice, weight):  # type: ignore[no-untyped-d
     for at in range(n_touched):
         meta = touched[at]
         state.old_cost[meta] = state.cost[meta]
-        state.cost[meta] = _meta_cost(plan, state, meta, weight)
+        state.cost[meta] = _meta_cost(plan, state, np.int64(meta), weight)
         change += state.cost[meta] - state.old_cost[meta]
     state.total[0] += change
     return change

@@ -447,7 +447,7 @@ def _episodes(  # type: ignore[no-untyped-def]
         overflow[index] = score.overflow
         for draw in range(noisy.shape[1]):
             noisy[index, draw] = run(
-                arrays, devices, priority, jitter, np.int64(draw), False, scratch.work
+                arrays, devices, priority, jitter, np.int64(draw), np.bool_(False), scratch.work
             )[0]
 
 

@@ -92,7 +92,7 @@ class Pool:
         own = self._own(placement)
         if self.runtime == "fifo" or (own.size and self.problem.n_ops > MOST_URGENT_OPS):
             return [own]
-        return [own, urgent_first(self.problem, placement.devices)]
+        return [own, urgent_first(self.problem, placement.devices.copy())]
 
     def _own(self, placement: Placement) -> IntArray:
         """Priority that counts at run time, empty for first ready, first run."""
