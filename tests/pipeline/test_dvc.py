@@ -113,8 +113,10 @@ def test_the_report_holds_every_method_on_the_suite_and_the_graphs_held_out(repr
         (other,) = json.loads((reproduced.path / f"reports/{name}.json").read_text())
         assert (other["graph"], other["trained"]) == (graph, "none")
     assert case["cores"] == (1 if sys.platform == "linux" else cores())
-    (unseen,) = json.loads((reproduced.path / "reports/zero_shot.json").read_text())
-    assert (unseen["graph"], set(unseen["methods"])) == ("held_out", {"greedy", "best_of_2"})
+    for name, cluster in (("zero_shot", "uniform:3"), ("zero_shot_large", "uniform:4")):
+        (unseen,) = json.loads((reproduced.path / f"reports/{name}.json").read_text())
+        assert (unseen["graph"], unseen["cluster"]) == ("held_out", cluster)
+        assert set(unseen["methods"]) == {"greedy", "best_of_2", "hint", "place_at_0_s"}
     page = (reproduced.path / "reports/index.html").read_text()
     assert "critical_path" in page
     assert f"time spent is of {count_of(case['cores'], 'core')}" in page
