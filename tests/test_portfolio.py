@@ -255,9 +255,9 @@ def test_the_runtime_asked_for_is_the_one_that_improves(runtime: str, jitter: fl
 
 ORIGINS = {
     "policy": "(greedy|sampled) episode",
-    "partition": r"partition, \d+ bands",
+    "partition": r"partition, \d+ bands?",
     "spmd": "symmetric map",
-    "schedules": "HEFT|critical path.*|sibling-affinity list schedule|hinted list schedule",
+    "schedules": "HEFT|critical path|(sibling-affinity|hinted) list schedule|round robin|all on .*",
 }
 
 
