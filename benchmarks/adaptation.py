@@ -23,10 +23,10 @@ import numpy as np
 
 from doppler import Cluster, Placement, Problem, place, simulate, workloads
 from doppler.engine import EmulatedBackend, Engine
-from doppler.training.calibration import Factors
-from doppler.training.guard import Guard
-from doppler.training.history import History
-from doppler.training.online import Refiner
+from doppler.refinement.calibration import Factors
+from doppler.refinement.guard import Guard
+from doppler.refinement.history import History
+from doppler.refinement.refiner import Refiner
 
 SLOWER_DEVICE, SLOWER_LINK = 1.6, 4.0
 JITTER = 0.05

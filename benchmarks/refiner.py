@@ -20,8 +20,8 @@ from figures import print_figures
 
 from doppler import Cluster, Placement, Problem, place, workloads
 from doppler.engine import CpuBackend, Engine
-from doppler.training.guard import Guard
-from doppler.training.online import Refiner
+from doppler.refinement.guard import Guard
+from doppler.refinement.refiner import Refiner
 
 # Runs in a row, and pairs of such rows.
 BLOCK, PAIRS = 3, 300

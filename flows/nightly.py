@@ -26,19 +26,22 @@ from common import (
 )
 from doppler.engine import Backend, Engine, make_backend
 from doppler.errors import DopplerError
-from doppler.evaluation.promotion import PairedResult, compare_paired
-from doppler.evaluation.refinement_report import (
-    RefinementReport,
-    refinement_markdown,
-    refinement_report,
-)
 from doppler.graph import Graph
 from doppler.graph.fingerprint import fingerprint
 from doppler.params import NightlyParams, Params, load_params
 from doppler.placement import Placement
 from doppler.policy.checkpoint import PRETRAINED, load_policy, read_header, save_policy
+from doppler.refinement.guard import Guard
 from doppler.refinement.health import Health, check_device, health_markdown
+from doppler.refinement.history import History
 from doppler.refinement.lock import Holder, OccupiedError, hold_machine
+from doppler.refinement.paired_test import PairedResult, compare_paired
+from doppler.refinement.refiner import Refiner
+from doppler.refinement.report import (
+    RefinementReport,
+    refinement_markdown,
+    refinement_report,
+)
 from doppler.refinement.session import measurement, refine, run_metrics, save_refined
 from doppler.refinement.start import (
     CLUSTER,
@@ -51,9 +54,6 @@ from doppler.refinement.start import (
 )
 from doppler.registry import POLICY, Registry, Version, describe_origin
 from doppler.tracking import track
-from doppler.training.guard import Guard
-from doppler.training.history import History
-from doppler.training.online import Refiner
 from storage import Storage, commit
 
 if TYPE_CHECKING:

@@ -10,15 +10,15 @@ from common import discard, flow, graph_path, main, markdown_table, publish, ste
 from doppler import load_graph
 from doppler.engine import Engine, make_backend
 from doppler.errors import EngineError
-from doppler.evaluation.promotion import compare_paired
 from doppler.params import Params
 from doppler.placement import Placement
 from doppler.policy.checkpoint import load_policy
+from doppler.refinement.guard import Guard
+from doppler.refinement.paired_test import compare_paired
+from doppler.refinement.refiner import Refiner
 from doppler.refinement.session import measurement, refine, run_metrics, save_refined
 from doppler.refinement.start import CLUSTER, PLACEMENT, Devices, Start, same_placement, start_anew
 from doppler.tracking import track
-from doppler.training.guard import Guard
-from doppler.training.online import Refiner
 from doppler.training.progress import training_bar
 
 POLICY_FILE = Path("models/policy.safetensors")

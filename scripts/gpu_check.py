@@ -331,8 +331,8 @@ def check_profile(machine: Machine) -> dict[str, Any]:
 
 def check_refinement(machine: Machine, problem: Problem) -> dict[str, Any]:
     """Refine the placement of a heuristic on the real devices."""
-    from doppler.training.guard import Guard
-    from doppler.training.online import Refiner
+    from doppler.refinement.guard import Guard
+    from doppler.refinement.refiner import Refiner
 
     champion = place(problem, "critical_path", budget=0.0)
     began = time.perf_counter()

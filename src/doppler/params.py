@@ -15,11 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from doppler.cluster import Cluster
 from doppler.cluster.cluster import MAX_DEVICES
 from doppler.errors import DopplerError, ParamsError, PromotionError, UnknownNameError
-from doppler.evaluation.promotion import check_comparison
 from doppler.files import read_text
 from doppler.graph import Graph
 from doppler.graph.workloads import WORKLOADS, make
 from doppler.problem import Problem
+from doppler.refinement.paired_test import check_comparison
 from doppler.training.traces import TEACHERS
 
 Count = Annotated[int, Field(ge=1)]

@@ -14,6 +14,7 @@ from doppler.graph import Graph
 from doppler.graph.fingerprint import fingerprint
 from doppler.policy.checkpoint import load_policy, read_header
 from doppler.refinement import start
+from doppler.refinement.refiner import Refiner
 from doppler.refinement.session import measurement, refine, run_metrics, save_refined
 from doppler.refinement.start import (
     CLUSTER,
@@ -24,7 +25,6 @@ from doppler.refinement.start import (
     start_from,
 )
 from doppler.registry import POLICY, Registry
-from doppler.training.online import Refiner
 
 DEVICES = Devices("cpu", 2, profile_seconds=0.3, budget=0.0)
 

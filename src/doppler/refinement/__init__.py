@@ -1,1 +1,1 @@
-"""Keeping a deployed policy improving on real devices: check, refine, compare, decide, report."""
+"""Stage III: a deployed placement keeps improving on real devices, and nothing unproven is used."""

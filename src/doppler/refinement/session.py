@@ -14,10 +14,10 @@ from doppler.errors import EngineError
 from doppler.graph.fingerprint import fingerprint
 from doppler.placement import Placement
 from doppler.policy.checkpoint import save_policy
+from doppler.refinement.history import Run
+from doppler.refinement.refiner import Refiner
 from doppler.refinement.start import CLUSTER, PLACEMENT
 from doppler.registry import POLICY
-from doppler.training.history import Run
-from doppler.training.online import Refiner
 
 # Failed runs in a row after which the machine is at fault, not a placement.
 MOST_FAILURES = 3

@@ -25,11 +25,11 @@ from doppler.policy.network import DualPolicy
 from doppler.policy.threads import one_torch_thread
 from doppler.portfolio import warm_up
 from doppler.problem import Problem
+from doppler.refinement.calibration import trace_factors
+from doppler.refinement.guard import Guard
+from doppler.refinement.history import CHAMPION, History
+from doppler.refinement.learner import Learner, Plan
 from doppler.trace import Trace
-from doppler.training.calibration import trace_factors
-from doppler.training.guard import Guard
-from doppler.training.history import CHAMPION, History
-from doppler.training.learner import Learner, Plan
 
 LEARN_SHARE = 0.01
 CHECKPOINT_SECONDS = 10.0
@@ -294,7 +294,7 @@ class Refiner:
 
     @property
     def mean_regret(self) -> float:
-        """Running mean of the regret, see :class:`~doppler.training.guard.Guard`."""
+        """Running mean of the regret, see :class:`~doppler.refinement.guard.Guard`."""
         return self._learner.ledger.mean
 
     @property

@@ -24,22 +24,22 @@ from doppler.placement import Placement
 from doppler.policy.network import DualPolicy
 from doppler.policy.rollout import GREEDY, SAMPLE
 from doppler.problem import Problem
-from doppler.schedule.ranks import rank_of
-from doppler.search.anneal import COLD, SMALL_HOT, SMALL_MOVES, Annealer
-from doppler.simulator import simulate
-from doppler.training.calibration import (
+from doppler.refinement.calibration import (
     Calibration,
     Factors,
     Observations,
     TraceFactors,
     observations,
 )
-from doppler.training.feedback import Feedback, PolicyLearner
-from doppler.training.guard import Guard, Ledger
-from doppler.training.history import CANDIDATE, CHALLENGER, CHAMPION, EPISODE, History
-from doppler.training.journal import Journal
-from doppler.training.options import Option, Options
-from doppler.training.trial import Trial, Verdict
+from doppler.refinement.candidates import Option, Options
+from doppler.refinement.guard import Guard, Ledger
+from doppler.refinement.history import CANDIDATE, CHALLENGER, CHAMPION, EPISODE, History
+from doppler.refinement.journal import Journal
+from doppler.refinement.policy_update import Feedback, PolicyLearner
+from doppler.refinement.trial import Trial, Verdict
+from doppler.schedule.ranks import rank_of
+from doppler.search.anneal import COLD, SMALL_HOT, SMALL_MOVES, Annealer
+from doppler.simulator import simulate
 
 FORMAT = "doppler-refinement"
 VERSION = 1
@@ -83,7 +83,7 @@ class Plan:
     ----------
     option : Option
     kind : str
-        See :mod:`doppler.training.history`.
+        See :mod:`doppler.refinement.history`.
     predicted : float
         Seconds; nan where nothing was asked.
     """

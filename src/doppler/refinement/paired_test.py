@@ -3,7 +3,7 @@
 Both run in turn, in pairs whose order is drawn, so that a machine that warms up, is busy for a
 while or slows down over the night treats both alike. Under equal speed the log-ratio of a pair is
 then as likely positive as negative at every size, which is all that Wilcoxon's signed-rank test
-asks for (:mod:`doppler.evaluation.signed_rank`).
+asks for (:mod:`doppler.refinement.signed_rank`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from doppler.errors import PromotionError
-from doppler.evaluation.signed_rank import centre_interval, p_below, smallest_sample
+from doppler.refinement.signed_rank import centre_interval, p_below, smallest_sample
 from doppler.viewer.markdown import markdown_cell, markdown_table
 from doppler.viewer.units import count_of, format_percent
 

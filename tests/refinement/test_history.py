@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from doppler.training.history import CANDIDATE, CHAMPION, History
+from doppler.refinement.history import CANDIDATE, CHAMPION, History
 
 
 def test_a_history_is_a_sequence_of_runs() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from doppler.evaluation.promotion import PairedResult, compare_paired
-from doppler.evaluation.refinement_report import (
+from doppler.refinement.paired_test import PairedResult, compare_paired
+from doppler.refinement.report import (
     RefinementReport,
     refinement_markdown,
     refinement_report,

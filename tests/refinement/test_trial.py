@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from doppler.training.trial import FEWEST, MOST, Trial, Verdict
+from doppler.refinement.trial import FEWEST, MOST, Trial, Verdict
 
 
 def tried(

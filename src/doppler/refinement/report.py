@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from doppler.evaluation.curves import Curve, curves_svg
-from doppler.evaluation.promotion import PairedResult, decision_markdown
 from doppler.files import write_atomic
+from doppler.refinement.paired_test import PairedResult, decision_markdown
 from doppler.viewer.markdown import markdown_table
 from doppler.viewer.page import render
 from doppler.viewer.palette import colour
@@ -77,7 +77,7 @@ def refinement_report(
 def render_refinement(report: RefinementReport) -> str:
     """Write the report as one HTML page that needs no other file and no network."""
     return render(
-        "doppler.evaluation",
+        "doppler.refinement",
         "refinement.html",
         title=report.title,
         subtitle=_subtitle(report),

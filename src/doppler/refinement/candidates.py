@@ -28,7 +28,7 @@ class Option:
     ----------
     placement : Placement
     kind : str
-        What a run of it is called, see :mod:`doppler.training.history`.
+        What a run of it is called, see :mod:`doppler.refinement.history`.
     number : int
         In the order in which placements were first handed out; -1: not yet.
     logs : deque of float

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from doppler.errors import DopplerError
-from doppler.training.journal import Journal
+from doppler.refinement.journal import Journal
 
 
 def written(path: Path, count: int) -> bytes:

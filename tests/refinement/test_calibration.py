@@ -9,7 +9,7 @@ import pytest
 
 from doppler import Cluster, Graph, Problem, place, simulate, workloads
 from doppler.graph.op_class import op_classes
-from doppler.training.calibration import Factors, trace_factors
+from doppler.refinement.calibration import Factors, trace_factors
 
 
 def modelled() -> Problem:

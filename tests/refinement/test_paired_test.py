@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from doppler.errors import EngineError, PromotionError
-from doppler.evaluation.promotion import PairedResult, compare_paired, decision_markdown
+from doppler.refinement.paired_test import PairedResult, compare_paired, decision_markdown
 
 
 def from_list(values: list) -> Callable[[], object]:

@@ -12,9 +12,9 @@ from production import SMALL, believed, produce, really, refiner, renamed, simul
 from doppler import Placement, Problem, place, simulate
 from doppler.errors import CheckpointError, DopplerError, PlacementError
 from doppler.policy.checkpoint import load_policy, save_policy
+from doppler.refinement.guard import RESERVE, Guard
+from doppler.refinement.refiner import Refiner
 from doppler.training.case import new_policy
-from doppler.training.guard import RESERVE, Guard
-from doppler.training.online import Refiner
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +208,7 @@ def test_a_lost_checkpoint_costs_no_run(
 def test_what_was_learned_is_saved_on_the_way(
     problem: Problem, champion: Placement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("doppler.training.online.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("doppler.refinement.refiner.CHECKPOINT_SECONDS", 0.0)
     with refiner(problem, champion, directory=tmp_path) as found:
         produce(found, simulated(really(problem)), 2)
         assert (tmp_path / "checkpoint.safetensors").exists()

@@ -9,9 +9,9 @@ import numpy as np
 
 from doppler import Cluster, Placement, Problem, simulate, workloads
 from doppler.policy.network import Sizes
-from doppler.training.calibration import Factors
+from doppler.refinement.calibration import Factors
+from doppler.refinement.refiner import Refiner
 from doppler.training.case import new_policy
-from doppler.training.online import Refiner
 
 SMALL = Sizes(embedding=16, layers=2, hidden=8, code=4)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doppler.errors import DopplerError
-from doppler.training.guard import ENOUGH, RESERVE, Guard, Ledger
+from doppler.refinement.guard import ENOUGH, RESERVE, Guard, Ledger
 
 
 @pytest.mark.parametrize("name", ["max_regret", "margin"])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from doppler.evaluation.signed_rank import centre_interval, p_below, smallest_sample
+from doppler.refinement.signed_rank import centre_interval, p_below, smallest_sample
 
 SAMPLES = st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=30)
 
