@@ -50,9 +50,10 @@ docs: $(INSTALLED)  ## Put the figures of reports/ into README.md and docs/
 test: $(INSTALLED)  ## Run every test, the slow ones too
 	$(BIN)/python -m pytest -m "slow or not slow"
 
-lint: $(INSTALLED)  ## Format, lint, types and import contracts; changes nothing
+lint: $(INSTALLED)  ## Format, lint, spelling, types and import contracts; changes nothing
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
+	$(BIN)/codespell src tests flows benchmarks scripts docs README.md
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

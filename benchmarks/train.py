@@ -34,7 +34,7 @@ def case() -> TrainingCase:
 
 
 def episodes_per_second(trained: TrainingCase, updates: int = 60) -> dict[str, Any]:
-    """Train by REINFORCE: encoder, episodes, simulation, gradient and optimiser step.
+    """Train by REINFORCE: encoder, episodes, simulation, gradient and optimizer step.
 
     A network of the usual size; the figure is that of the median update.
     """

@@ -31,7 +31,7 @@ def arrays(graph: Graph, cluster: Cluster = MIXED) -> Arrays:
     return Problem(graph, cluster).arrays
 
 
-def test_modelled_costs_by_hand() -> None:
+def test_modeled_costs_by_hand() -> None:
     graph = Graph.build(
         2, [0], [1], flops=[100.0, 1.0], bytes_read=[3.0, 40.0], output_bytes=[2.0, 10.0]
     )
@@ -92,13 +92,13 @@ def test_the_machine_of_the_file_is_the_cluster_if_none_is_given() -> None:
         Problem(Graph.from_arrays([], [], [1.0], [1.0], source="f.json"))
 
 
-def test_measured_seconds_replace_modelled_ones_where_a_device_has_them() -> None:
+def test_measured_seconds_replace_modeled_ones_where_a_device_has_them() -> None:
     graph = workloads.chainmm(16, tiles=1)
     name = op_classes(graph)[0]
     known = Device("known", flops=10.0, launch_overhead=0.5, slowdown=3.0, measured={name: 0.125})
     other = replace(known, name="other", measured={"relu(4)->4": 1.0})
-    modelled = Device("modelled", flops=10.0, launch_overhead=0.5)
-    cluster = Cluster("three", (known, other, modelled), fully_connected(3))
+    modeled = Device("modeled", flops=10.0, launch_overhead=0.5)
+    cluster = Cluster("three", (known, other, modeled), fully_connected(3))
     found = arrays(graph, cluster).compute
     measured = np.array(op_classes(graph)) == name
     assert 0 < measured.sum() < graph.n_ops

@@ -445,7 +445,7 @@ def _device_compute(graph: Graph, device: Device) -> FloatArray:
 
 
 def _measured(compute: FloatArray, graph: Graph, seconds: Mapping[str, float]) -> None:
-    """Put the measured seconds of a device in the place of modelled ones, where there are any."""
+    """Put the measured seconds of a device in the place of modeled ones, where there are any."""
     for op, name in enumerate(op_classes(graph)):
         if name in seconds:
             compute[op] = seconds[name]

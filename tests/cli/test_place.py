@@ -65,7 +65,7 @@ def test_the_machine_of_the_graph_file_is_the_default(cli) -> None:
 
 
 @pytest.mark.slow
-def test_the_learned_method_honours_seed_and_budget(cli, layer, policy) -> None:
+def test_the_learned_method_honors_seed_and_budget(cli, layer, policy) -> None:
     arguments = ("place", layer, "-c", "uniform:2", "--policy", policy, "--budget", "0", "--json")
     first, second = cli(*arguments).json(), cli(*arguments).json()
     for key in ("origin", "evaluations", "makespan_s", "expected_makespan_s"):

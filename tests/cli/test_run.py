@@ -73,7 +73,7 @@ def test_only_traces_stand_beside_each_other(cli, layer, placement) -> None:
     assert "is a graph; --beside goes with a trace" in refusal
 
 
-def test_an_emulated_run_takes_modelled_seconds(cli, layer, placement) -> None:
+def test_an_emulated_run_takes_modeled_seconds(cli, layer, placement) -> None:
     arguments = ["--backend", "emulated", "-c", "uniform:2", "--time-scale", "1e-3"]
     done = cli("run", layer, placement, *arguments, "--json").json()
     assert (done["backend"], done["cluster"]) == ("emulated", "uniform:2")

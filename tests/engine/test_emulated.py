@@ -13,7 +13,7 @@ from traces import assert_possible
 
 @settings(max_examples=60, deadline=None)
 @given(placed_problems())
-def test_any_problem_runs_in_modelled_time(placed: tuple[Problem, Placement]) -> None:
+def test_any_problem_runs_in_modeled_time(placed: tuple[Problem, Placement]) -> None:
     problem, placement = placed
     simulated = simulate(problem, placement)
     scale = 0.005 / max(simulated.makespan, 1.0)

@@ -34,17 +34,17 @@ def test_edges_are_sorted_and_repeats_merged(dag):
 
 
 @given(dags())
-def test_csr_lists_every_neighbour_in_ascending_order(dag):
+def test_csr_lists_every_neighbor_in_ascending_order(dag):
     n_ops, edges = dag
     graph = build(n_ops, edges)
-    for (pointers, neighbours), near, far in (
+    for (pointers, neighbors), near, far in (
         (graph.successors, 0, 1),
         (graph.predecessors, 1, 0),
     ):
         assert pointers[0] == 0
         for op in range(n_ops):
             expected = sorted({e[far] for e in edges if e[near] == op})
-            assert neighbours[pointers[op] : pointers[op + 1]].tolist() == expected
+            assert neighbors[pointers[op] : pointers[op + 1]].tolist() == expected
 
 
 @given(dags())

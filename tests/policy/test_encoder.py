@@ -69,7 +69,7 @@ def test_labels_of_ops_do_not_matter() -> None:
         torch.testing.assert_close(found[label], wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_neighbours_are_the_rows() -> None:
+def test_neighbors_are_the_rows() -> None:
     inputs = policy_inputs(
         Problem(Graph.from_arrays([0, 1, 0], [1, 2, 2], [1.0] * 3, [1.0] * 3), Cluster.uniform(1))
     )

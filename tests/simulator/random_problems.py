@@ -60,7 +60,7 @@ def clusters(draw: st.DrawFn, max_devices: int = 5) -> Cluster:
 
 
 @st.composite
-def modelled_problems(draw: st.DrawFn) -> Problem:
+def modeled_problems(draw: st.DrawFn) -> Problem:
     """Costs from FLOPs and bytes, links with latency."""
     graph = draw(graphs(sizes=True))
     graph = Graph.build(
@@ -101,7 +101,7 @@ def explicit_problems() -> st.SearchStrategy[Problem]:
 
 @st.composite
 def placed_problems(draw: st.DrawFn) -> tuple[Problem, Placement]:
-    problem = draw(st.one_of(explicit_problems(), modelled_problems()))
+    problem = draw(st.one_of(explicit_problems(), modeled_problems()))
     return problem, draw(placements(problem))
 
 

@@ -44,7 +44,7 @@ def test_figures(benchmark: ModuleType) -> None:
     assert list(growing["simulate_sizes"]) == ["1024", "2048"]
 
 
-def test_channels_are_not_modelled(benchmark: ModuleType) -> None:
+def test_channels_are_not_modeled(benchmark: ModuleType) -> None:
     problem = Problem(benchmark.layer_graph(), Cluster.load("p100x4"))
     with pytest.raises(ValueError, match="this model has no channels"):
         benchmark.SimPyModel(problem)

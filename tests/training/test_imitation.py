@@ -63,7 +63,7 @@ def test_every_tied_choice_counts_as_right() -> None:
     assert row[1]["place_accuracy"] == pytest.approx(accuracy)
 
 
-def test_nothing_is_learnt_where_all_is_right_and_forced() -> None:
+def test_nothing_is_learned_where_all_is_right_and_forced() -> None:
     """A chain has one order; where all devices tie, every placement is right."""
     graph = Graph.from_arrays([0, 1, 2], [1, 2, 3], [1.0] * 4, [1.0] * 4)
     case, policy = TrainingCase("chain", Problem(graph, cluster_of(3)), 1), small_policy()

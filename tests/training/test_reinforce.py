@@ -257,7 +257,7 @@ def packing_case() -> TrainingCase:
     return TrainingCase("packing", Problem(graph, cluster_of(2, memory=10e9)), 1)
 
 
-def test_overflow_is_unlearnt_and_never_kept() -> None:
+def test_overflow_is_unlearned_and_never_kept() -> None:
     case, policy = packing_case(), blank_policy()
 
     def overflow() -> float:

@@ -1,4 +1,4 @@
-"""Layout, lanes, static pictures, colours and units."""
+"""Layout, lanes, static pictures, colors and units."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from doppler.errors import DopplerError
 from doppler.viewer import OpLabels, timeline_svg
 from doppler.viewer.lanes import MAX_ROWS, device_lanes, link_lanes
 from doppler.viewer.layout import layered_layout
-from doppler.viewer.palette import categorise, colour
+from doppler.viewer.palette import categorize, color
 from doppler.viewer.units import (
     count_of,
     format_bytes,
@@ -89,11 +89,11 @@ def test_rows_of_a_link_never_overlap(spans):
         assert lane.rows.max() < lane.n_rows
 
 
-def test_utilisation_counts_an_overlap_once():
+def test_utilization_counts_an_overlap_once():
     (lane,) = link_lanes(sent([0.0, 0.1, 0.6], [0.3, 0.2, 0.7]))
-    assert lane.utilisation == pytest.approx(0.4)
+    assert lane.utilization == pytest.approx(0.4)
     assert lane.name == "a → b"
-    assert [lane.utilisation for lane in device_lanes(sent([], []))] == [1.0, 0.0]
+    assert [lane.utilization for lane in device_lanes(sent([], []))] == [1.0, 0.0]
 
 
 def test_svg_is_whole_and_escaped(nasty, ran):
@@ -133,12 +133,12 @@ def test_svg_refuses_a_trace_of_another_graph(layered, ran):
 
 
 def test_categories_count_from_the_most_frequent():
-    found = categorise(["b", "a", "b"])
+    found = categorize(["b", "a", "b"])
     assert found.values == ("b", "a")
     assert found.index == (0, 1, 0)
     assert found.counts == (2, 1)
-    assert len({colour(i) for i in range(24)}) == 24
-    assert colour(24) == colour(0)
+    assert len({color(i) for i in range(24)}) == 24
+    assert color(24) == color(0)
 
 
 @pytest.mark.parametrize(

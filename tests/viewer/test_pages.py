@@ -62,7 +62,7 @@ def test_graph_page_holds_the_graph(layered, assert_self_contained):
     assert "6 levels" in page
 
 
-def test_graph_page_colours_by_device_first(layered):
+def test_graph_page_colors_by_device_first(layered):
     graph = layered(3, 2)
     data = data_of(render_graph(graph, Placement(np.array([0, 0, 2, 2, 0, 0])), device_names="abc"))
     assert data["first"] == "device"
@@ -146,7 +146,7 @@ def test_timeline_holds_every_op_and_transfer(layered, ran, assert_self_containe
     for lane, device in zip(devices, range(3), strict=True):
         mine = trace.device == device
         share = (trace.end - trace.start)[mine].sum() / trace.makespan
-        assert lane["utilisation"] == pytest.approx(share, abs=1e-4)
+        assert lane["utilization"] == pytest.approx(share, abs=1e-4)
         assert lane["rows"] == 1
     assert "<title>A title</title>" in page
 

@@ -34,7 +34,7 @@ def test_graph_summary(layered):
     assert line(text, "matmul").split()[1] == "10"
 
 
-def test_graph_summary_of_modelled_costs_and_machine():
+def test_graph_summary_of_modeled_costs_and_machine():
     graph = Graph.build(
         3,
         [0],

@@ -37,7 +37,7 @@ def print_json(values: Mapping[str, Any]) -> None:
 
 
 def print_text(*parts: RenderableType) -> None:
-    """Print for people: in colour and to the width of a terminal, plainly into a pipe."""
+    """Print for people: in color and to the width of a terminal, plainly into a pipe."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else _PIPE_WIDTH

@@ -37,7 +37,7 @@ def run(
             "--backend",
             metavar="cpu|cuda|emulated",
             help="Threads of this machine; its GPUs, and the CPU if one device more is named; "
-            "or sleeping for the modelled times.",
+            "or sleeping for the modeled times.",
         ),
     ] = "cpu",
     cluster: ClusterOption = None,
@@ -82,7 +82,7 @@ def run(
     time_scale: Annotated[
         float,
         typer.Option(
-            "--time-scale", metavar="X", help="Emulated: seconds that a modelled second lasts."
+            "--time-scale", metavar="X", help="Emulated: seconds that a modeled second lasts."
         ),
     ] = 1.0,
     json: JsonOption = False,

@@ -268,7 +268,7 @@ def _facts(placement: Placement, names: list[str] | None = None) -> dict[str, An
     ops = np.bincount(placement.devices, minlength=len(names or [])).tolist()
     return {
         "ops": int(placement.devices.size),
-        "prioritised": placement.priority is not None,
+        "prioritized": placement.priority is not None,
         "by_device": dict(zip(names or [f"device {d}" for d in range(len(ops))], ops, strict=True)),
         "info": dict(placement.info),
     }
@@ -285,7 +285,7 @@ def _summary(values: dict[str, Any]) -> RenderableType:
     rows = [("ops", f"{values['ops']:,}")]
     if "makespan_s" in values:
         rows.append(("makespan", format_seconds(values["makespan_s"])))
-    rows.append(("order", "by priority" if values["prioritised"] else "first ready, first run"))
+    rows.append(("order", "by priority" if values["prioritized"] else "first ready, first run"))
     rows += [(str(key), str(value)) for key, value in info.items() if key != "graph"]
     table = make_table("device", ">ops")
     for name, ops in values["by_device"].items():

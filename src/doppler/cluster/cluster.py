@@ -182,7 +182,7 @@ class Cluster:
     def uniform(cls, count: int, memory: float = math.inf) -> Cluster:
         """Make ``count`` equal devices whose links are never contended.
 
-        Explicit seconds hold as they are. Modelled costs use a reference device of 1e13 FLOP/s
+        Explicit seconds hold as they are. Modeled costs use a reference device of 1e13 FLOP/s
         and reference links of 1e10 bytes/s without latency, so that one byte takes what the
         official DOPPLER files call one unit.
 

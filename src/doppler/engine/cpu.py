@@ -68,7 +68,7 @@ class CpuBackend:
         return CpuWorkspace(self, Program(graph, tensors, seed))
 
     def fault(self, error: BaseException) -> type[EngineError] | None:
-        """Recognise what torch says when an allocation fails."""
+        """Recognize what torch says when an allocation fails."""
         return DeviceMemoryError if is_out_of_memory(error) else None
 
 
@@ -233,7 +233,7 @@ def known_faults(backend: Backend) -> Iterator[None]:
     Raises
     ------
     EngineError
-        In place of what :meth:`Backend.fault` recognises.
+        In place of what :meth:`Backend.fault` recognizes.
     """
     try:
         yield

@@ -109,7 +109,7 @@ class CudaBackend:
             return CudaWorkspace(self, program)
 
     def fault(self, error: BaseException) -> type[EngineError] | None:
-        """Recognise exhausted memory and every other error of the CUDA run-time.
+        """Recognize exhausted memory and every other error of the CUDA run-time.
 
         After most of the latter the process cannot use the GPU any more.
         """

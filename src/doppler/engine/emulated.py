@@ -1,4 +1,4 @@
-"""Devices that sleep for the modelled time: real concurrency for any cluster on any machine.
+"""Devices that sleep for the modeled time: real concurrency for any cluster on any machine.
 
 Every device and every channel has a clock of its own: an op starts when the one before it has
 ended and its inputs have arrived, and the thread sleeps until the moment at which the op ends by
@@ -44,7 +44,7 @@ class EmulatedBackend:
     seed : int
         Of the jitter.
     time_scale : float
-        How long a modelled second lasts, in seconds. Times are reported in modelled seconds.
+        How long a modeled second lasts, in seconds. Times are reported in modeled seconds.
 
     Raises
     ------
@@ -88,11 +88,11 @@ class EmulatedBackend:
         return EmulatedWorkspace(self)
 
     def fault(self, error: BaseException) -> type[EngineError] | None:
-        """Recognise nothing: sleeping does not fail."""
+        """Recognize nothing: sleeping does not fail."""
         return None
 
     def draw(self, plan: Plan) -> tuple[list[float], dict[tuple[int, int], float]]:
-        """Draw the durations of the next run, in modelled seconds.
+        """Draw the durations of the next run, in modeled seconds.
 
         Returns
         -------
@@ -156,7 +156,7 @@ class EmulatedWorkspace:
 class EmulatedSession:
     """One run on emulated devices; see :class:`doppler.engine.backend.Session`.
 
-    A value is the modelled second at which it is there.
+    A value is the modeled second at which it is there.
     """
 
     def __init__(self, backend: EmulatedBackend, plan: Plan) -> None:
@@ -243,7 +243,7 @@ class EmulatedSession:
         """Do nothing: there are no tensors."""
 
     def times(self) -> Times:
-        """Modelled seconds since the start."""
+        """Modeled seconds since the start."""
         return Times(np.array(self._start), np.array(self._end), self._sent)
 
     def results(self) -> dict[int, Tensor]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from doppler.engine.backend import Backend, Times, Workspace
 from doppler.engine.executor import Run
-from doppler.engine.plan import Neighbours, Plan, check_placement, make_plan
+from doppler.engine.plan import Neighbors, Plan, check_placement, make_plan
 from doppler.engine.promptness import prompt_switches
 from doppler.errors import EngineError, UnknownNameError
 from doppler.graph import Graph
@@ -84,7 +84,7 @@ class Engine:
     ) -> None:
         self.graph = graph
         self.backend = backend
-        self._edges = Neighbours(graph)
+        self._edges = Neighbors(graph)
         self._workspace: Workspace | None = backend.open(graph, tensors, seed)
         self._turn = threading.Lock()
 

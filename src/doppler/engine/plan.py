@@ -44,7 +44,7 @@ class Plan:
     kept: list[bool]
 
 
-class Neighbours:
+class Neighbors:
     """The edges of a graph as lists, made once for all the placements that follow."""
 
     def __init__(self, graph: Graph) -> None:
@@ -55,7 +55,7 @@ class Neighbours:
         ]
 
 
-def make_plan(edges: Neighbours, placement: Placement, runtime: str) -> Plan:
+def make_plan(edges: Neighbors, placement: Placement, runtime: str) -> Plan:
     """Take a placement apart. O(V + E).
 
     Raises

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from doppler.errors import DopplerError
 from doppler.files import read_text
-from doppler.viewer.palette import colour
+from doppler.viewer.palette import color
 from doppler.viewer.units import significant
 
 FloatArray = npt.NDArray[np.float64]
@@ -82,7 +82,7 @@ def curves_svg(title: str, curves: Sequence[Curve]) -> str:
     """Draw curves on common axes as one SVG element.
 
     Long curves are thinned to their moving mean over a pale line of the values themselves. The
-    first eight are coloured, the others grey.
+    first eight are colored, the others gray.
     """
     x_end = max(float(curve.x.max()) for curve in curves)
     x_start = min(float(curve.x.min()) for curve in curves)
@@ -113,7 +113,7 @@ def curves_svg(title: str, curves: Sequence[Curve]) -> str:
         f'<text x="{_WIDTH - _RIGHT}" y="{bottom}" text-anchor="end">step {_label(x_end)}</text>'
     )
     for i, curve in reversed(list(enumerate(curves))):
-        stroke = colour(i) if i < _LINES else "#8d95a0"
+        stroke = color(i) if i < _LINES else "#8d95a0"
         x, y = curve.x, curve.y
         if x.size == 1:
             cx, cy = place(x, y).split(",")
@@ -139,7 +139,7 @@ def _line(points: str, stroke: str, width: float, opacity: float) -> str:
 
 
 def _thin(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Mean of neighbours, so that at most ``_POINTS`` remain."""
+    """Mean of neighbors, so that at most ``_POINTS`` remain."""
     size = math.ceil(x.size / _POINTS)
     edges = np.arange(0, x.size, size)
     counts = np.diff(np.append(edges, x.size))
@@ -147,7 +147,7 @@ def _thin(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _smooth(y: FloatArray) -> FloatArray:
-    """Centred moving mean over a twentieth of the curve, narrower at the ends."""
+    """Centered moving mean over a twentieth of the curve, narrower at the ends."""
     half = max(1, y.size // 40)
     total = np.concatenate([[0.0], np.cumsum(y)])
     first = np.maximum(np.arange(y.size) - half, 0)

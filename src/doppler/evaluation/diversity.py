@@ -158,8 +158,8 @@ def _random(problem: Problem, draw: np.random.Generator) -> Iterator[Candidate]:
     count = problem.n_devices
     while True:
         for skew in SKEWS:
-            favoured = int(draw.integers(count))
+            favored = int(draw.integers(count))
             devices = draw.integers(0, count, problem.n_ops)
-            devices[draw.random(problem.n_ops) < (skew * count - 1) / max(1, count - 1)] = favoured
+            devices[draw.random(problem.n_ops) < (skew * count - 1) / max(1, count - 1)] = favored
             kind = f"random, {skew:.0%} on one device" if skew > 1 / count else "random"
             yield Candidate(kind, _legal(problem, devices.astype(np.int32)))

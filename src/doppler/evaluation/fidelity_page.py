@@ -12,7 +12,7 @@ from typing import Any
 from doppler.evaluation.fidelity import BALANCED, Fidelity, Point
 from doppler.files import write_atomic
 from doppler.viewer.page import render
-from doppler.viewer.palette import colour
+from doppler.viewer.palette import color
 from doppler.viewer.units import format_percent, format_seconds, seconds_unit, significant, ticks
 
 _WIDTH, _HEIGHT = 460, 380
@@ -68,9 +68,7 @@ def render_fidelity(results: Sequence[Fidelity], about: Mapping[str, Any] | None
                 "ratio": f"{result.ratio:.3f}",
                 "error": format_percent(result.error),
                 "svg": Markup(scatter_svg(result)),
-                "legend": [
-                    {"name": kind, "colour": colour(place)} for kind, place in kinds.items()
-                ],
+                "legend": [{"name": kind, "color": color(place)} for kind, place in kinds.items()],
                 "disturbed": figures["disturbed"],
                 "worst": [_shown(point) for point in result.offenders()],
             }
@@ -119,7 +117,7 @@ def scatter_svg(result: Fidelity) -> str:
     )
     for point in result.points:
         x, y = across(point.simulated_s), down(point.measured_s)
-        fill = colour(kinds[_family(point.kind)])
+        fill = color(kinds[_family(point.kind)])
         high, low = down(point.measured_s + point.spread_s), down(point.measured_s - point.spread_s)
         title = escape(
             f"{point.kind}: simulated {format_seconds(point.simulated_s)}, "
@@ -137,7 +135,7 @@ def scatter_svg(result: Fidelity) -> str:
 
 
 def _family(kind: str) -> str:
-    """Return the first words of a kind, by which it is coloured."""
+    """Return the first words of a kind, by which it is colored."""
     if "moved" in kind:
         return "ops moved at random"
     if kind.startswith(("random", "policy", "local search", "single device", "cut")):

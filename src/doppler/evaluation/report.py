@@ -27,7 +27,7 @@ from doppler.trace import Trace
 from doppler.viewer.chrome import from_chrome, to_chrome
 from doppler.viewer.labels import Labels
 from doppler.viewer.page import render
-from doppler.viewer.palette import colour
+from doppler.viewer.palette import color
 from doppler.viewer.timeline_svg import timeline_svg
 from doppler.viewer.units import count_of, format_percent, format_seconds
 
@@ -588,7 +588,7 @@ def _stage(name: str, curves: Sequence[Curve]) -> dict[str, Any]:
     charts = []
     for title, members in list(groups.items())[:_MOST_CHARTS]:
         legend = [
-            {"name": curve.name.partition("/")[2] or curve.name, "colour": colour(i)}
+            {"name": curve.name.partition("/")[2] or curve.name, "color": color(i)}
             for i, curve in enumerate(members[:8])
         ]
         charts.append(

@@ -45,7 +45,7 @@ class Machine:
 class Graph:
     """A directed acyclic graph of operations.
 
-    Every array is copied, made read-only and validated. An op's cost is either modelled (from
+    Every array is copied, made read-only and validated. An op's cost is either modeled (from
     ``flops`` and bytes, by the device) or explicit (``compute_s`` and ``transfer_s``, in seconds).
 
     Attributes

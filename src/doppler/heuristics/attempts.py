@@ -26,7 +26,7 @@ Construct = Callable[[Room], tuple[IntArray, IntArray]]
 Attempt = Callable[[int, int], None]
 MakeAttempt = Callable[[Room, Workspace, Incumbent], Attempt]
 
-# A randomised construction that does not fit is worth this many more, whatever the budget.
+# A randomized construction that does not fit is worth this many more, whatever the budget.
 FITTING_RESTARTS = 64
 # Seconds of compiled work between two looks at the clock.
 SLICE = 0.01
@@ -76,10 +76,10 @@ def restart(
     *,
     budget: float,
     origin: str,
-    prioritised: bool = True,
+    prioritized: bool = True,
     threads: int | None = None,
 ) -> Solution:
-    """Run a randomised construction until the budget ends, at least once, and keep the best.
+    """Run a randomized construction until the budget ends, at least once, and keep the best.
 
     Attempt ``i`` is the same whichever thread makes it, so that more time only adds attempts.
 
@@ -92,7 +92,7 @@ def restart(
         Seconds; overrun by one attempt at most.
     origin : str
         What makes the attempts, for people.
-    prioritised : bool
+    prioritized : bool
         Whether attempts give a priority.
     threads : int, optional
         By default one per core.
@@ -114,7 +114,7 @@ def restart(
             return taken - count
 
     def begin() -> Attempt:
-        incumbent = make_incumbent(problem.n_ops, problem.n_devices, prioritised)
+        incumbent = make_incumbent(problem.n_ops, problem.n_devices, prioritized)
         attempt = make_attempt(make_room(problem.arrays), _workspace(problem), incumbent)
         incumbents.append(incumbent)
         return attempt

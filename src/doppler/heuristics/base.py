@@ -68,7 +68,7 @@ class Heuristic(Protocol):
     def __call__(self, problem: Problem, *, budget: float = 0.0, seed: int = 0) -> Solution:
         """Return the best placement found within ``budget`` seconds.
 
-        A deterministic method answers once, whatever the budget. A randomised one restarts until
+        A deterministic method answers once, whatever the budget. A randomized one restarts until
         the budget ends, at least once.
 
         Raises

@@ -1,4 +1,4 @@
-"""Enumerative assignment: the expert optimiser of the DOPPLER paper."""
+"""Enumerative assignment: the expert optimizer of the DOPPLER paper."""
 
 from __future__ import annotations
 
@@ -408,7 +408,7 @@ def _assign(arrays, pointers, members, meta_op, room, devices):  # type: ignore[
 def enumerative(problem: Problem, *, budget: float = 0.0, seed: int = 0) -> Solution:
     """Assign the shards of one meta-op after the other where communication is cheapest.
 
-    After the expert optimiser of Yao et al., "DOPPLER: Dual-Policy Learning for Device Assignment
+    After the expert optimizer of Yao et al., "DOPPLER: Dual-Policy Learning for Device Assignment
     in Asynchronous Dataflow Graphs", ICLR 2026, which goes through the meta-ops in topological
     order, spreads the shards of each evenly over the devices, and keeps the assignment with the
     cheapest communication. Exactly:
@@ -424,7 +424,7 @@ def enumerative(problem: Problem, *, budget: float = 0.0, seed: int = 0) -> Solu
       assignment, improved by exchanging the devices of shards that are at most 64 apart, in at
       most 3 passes.
 
-    The priority is the b-level, highest first: the paper's optimiser has none. Deterministic;
+    The priority is the b-level, highest first: the paper's optimizer has none. Deterministic;
     budget and seed are not used.
 
     Raises

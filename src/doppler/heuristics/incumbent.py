@@ -46,14 +46,14 @@ class Incumbent(NamedTuple):
         return Score(float(self.makespan[0]), float(self.overflow[0]))
 
 
-def make_incumbent(n_ops: int, n_devices: int, prioritised: bool = True) -> Incumbent:
-    """Start with nothing; ``prioritised`` False where attempts have no priority."""
+def make_incumbent(n_ops: int, n_devices: int, prioritized: bool = True) -> Incumbent:
+    """Start with nothing; ``prioritized`` False where attempts have no priority."""
     return Incumbent(
         np.full(1, np.inf),
         np.full(1, np.inf),
         np.full(1, -1, np.int64),
         np.zeros(n_ops, np.int32),
-        np.zeros(n_ops if prioritised else 0, np.int32),
+        np.zeros(n_ops if prioritized else 0, np.int32),
         np.zeros(n_devices),
     )
 

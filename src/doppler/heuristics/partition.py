@@ -33,7 +33,7 @@ IntArray = npt.NDArray[np.int32]
 
 # Numbers of bands that are always tried, the most promising first: deep graphs need many.
 BANDS = (4, 1, 8, 20)
-# With a budget these follow, and the neighbours of the best.
+# With a budget these follow, and the neighbors of the best.
 MORE_BANDS = (12, 10, 24, 6, 16, 2, 48, 3, 32)
 IMBALANCES = (0.03, 0.05, 0.02, 0.1)
 # Of so many of the best kinds the least tried gets every third attempt.

@@ -61,4 +61,4 @@ def random(problem: Problem, *, budget: float = 0.0, seed: int = 0) -> Solution:
 
         return attempt
 
-    return restart(problem, make_attempt, budget=budget, origin="random draw", prioritised=False)
+    return restart(problem, make_attempt, budget=budget, origin="random draw", prioritized=False)

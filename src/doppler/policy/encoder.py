@@ -54,7 +54,7 @@ class BidirectionalLayer(MessagePassing):  # type: ignore[misc]
         return h
 
     def message_and_aggregate(self, edge_index: Tensor, x: Tensor) -> Tensor:
-        """Average the embeddings of each op's neighbours, without one row per edge."""
+        """Average the embeddings of each op's neighbors, without one row per edge."""
         received: Tensor = spmm(edge_index, x, self.aggr)
         return received
 

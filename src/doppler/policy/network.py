@@ -29,7 +29,7 @@ from doppler.problem import Problem
 LOGIT_RANGE = 10.0
 # A style changes a weight by at most e to this.
 STYLE_RANGE = 3.0
-# Scores are that many times what the layers give, so that a step of the optimiser, which moves each
+# Scores are that many times what the layers give, so that a step of the optimizer, which moves each
 # weight about as far, moves them about as far as they have to go.
 SCORE_SCALE = 12.0
 
@@ -101,12 +101,12 @@ def policy_inputs(problem: Problem) -> Inputs:
     return Inputs(
         torch.from_numpy(features),
         torch.from_numpy(problem_summary(problem, features)),
-        _neighbours(arrays.pred_ptr, arrays.pred),
-        _neighbours(arrays.succ_ptr, arrays.succ),
+        _neighbors(arrays.pred_ptr, arrays.pred),
+        _neighbors(arrays.succ_ptr, arrays.succ),
     )
 
 
-def _neighbours(ptr: npt.NDArray[np.int32], others: npt.NDArray[np.int32]) -> Tensor:
+def _neighbors(ptr: npt.NDArray[np.int32], others: npt.NDArray[np.int32]) -> Tensor:
     n_ops = len(ptr) - 1
     with warnings.catch_warnings():
         # Once in a process torch tells everybody that its CSR tensors are in beta.
@@ -247,7 +247,7 @@ class DualPolicy(nn.Module):
         """Hand the rollout kernel what it needs for the problem that ``heads`` encode."""
 
         def single(tensor: Tensor) -> npt.NDArray[np.float32]:
-            # A copy: an optimiser changes parameters in place.
+            # A copy: an optimizer changes parameters in place.
             return np.array(tensor.detach().numpy(), np.float32, order="C")
 
         return Weights(

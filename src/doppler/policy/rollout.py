@@ -473,7 +473,7 @@ class Episodes:
 
     @property
     def costs(self) -> FloatArray:
-        """What an episode is to minimise, shape [episodes].
+        """What an episode is to minimize, shape [episodes].
 
         Its mean seconds under jitter, or those without where it was not drawn, and a penalty on
         memory beyond the capacity.
@@ -538,7 +538,7 @@ class Roller:
         recorded : bool
             Whether to keep what the learner needs.
         runtime : {"priority", "fifo"}
-            Whether the simulated run-time honours SEL's order.
+            Whether the simulated run-time honors SEL's order.
         hint : Hint, optional
             Of this problem, for PLC to follow or to leave; the one that ``weights`` are for.
         spread : float

@@ -16,7 +16,7 @@ from doppler.files import write_atomic
 from doppler.refinement.paired_test import PairedResult, decision_markdown
 from doppler.viewer.markdown import markdown_table
 from doppler.viewer.page import render
-from doppler.viewer.palette import colour
+from doppler.viewer.palette import color
 from doppler.viewer.units import count_of, format_percent, format_seconds
 
 # Of the runs of a long refinement the page lists the last.
@@ -201,7 +201,7 @@ def _charts(report: RefinementReport) -> list[dict[str, Any]]:
             "svg": Markup(curves_svg(title, curves)),
             "last": f"{curves[0].y[-1]:.4g}",
             "legend": [
-                {"name": curve.name.replace("_", " "), "colour": colour(i)}
+                {"name": curve.name.replace("_", " "), "color": color(i)}
                 for i, curve in enumerate(curves)
             ]
             if len(curves) > 1

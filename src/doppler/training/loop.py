@@ -1,4 +1,4 @@
-"""The loop that both stages share: optimiser, schedule, metrics, checkpoints."""
+"""The loop that both stages share: optimizer, schedule, metrics, checkpoints."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Tracker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How to optimise.
+    """How to optimize.
 
     Attributes
     ----------

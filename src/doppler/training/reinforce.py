@@ -36,7 +36,7 @@ class ReinforceSettings:
     entropy : float
         Weight of PLC's mean entropy in the objective.
     runtime : {"priority", "fifo"}
-        Whether the simulated run-time honours SEL's order.
+        Whether the simulated run-time honors SEL's order.
     validate_every : int
         Updates between two looks at the greedy episodes of all cases, the best of which decide on
         the weights to end with; 0: end with the last weights.

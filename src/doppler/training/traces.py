@@ -25,7 +25,7 @@ from doppler.problem import Problem
 
 FORMAT = "doppler-traces"
 VERSION = 2
-# Weights of a hint, beside the -4 of what the list schedule minimises, that a trace may have.
+# Weights of a hint, beside the -4 of what the list schedule minimizes, that a trace may have.
 STRENGTHS = (1.0, 4.0, 16.0, 64.0)
 # Runs with jitter that decide between them.
 JITTER, DRAWS = 0.1, 4

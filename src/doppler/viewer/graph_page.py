@@ -1,4 +1,4 @@
-"""A graph as one HTML file: layers by depth, to move, zoom, search and colour."""
+"""A graph as one HTML file: layers by depth, to move, zoom, search and color."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from doppler.graph import Graph
 from doppler.placement import Placement
 from doppler.viewer.layout import layered_layout
 from doppler.viewer.page import embed_json, numbers, render
-from doppler.viewer.palette import Categories, categorise
+from doppler.viewer.palette import Categories, categorize
 from doppler.viewer.units import count_of
 
 
@@ -31,7 +31,7 @@ def render_graph(
         From one op to some tens of thousands; the page grows by about 100 bytes an op and 12 an
         edge.
     placement : Placement, optional
-        Adds the device to every op, and colours by it first.
+        Adds the device to every op, and colors by it first.
     device_names : sequence of str, optional
         Names of the devices of the placement; by default ``device 0`` and so on.
     title : str, optional
@@ -50,7 +50,7 @@ def render_graph(
     from markupsafe import Markup
 
     x, y = layered_layout(graph)
-    groups = {"kind": categorise(graph.kinds), "meta": categorise(graph.meta_ops)}
+    groups = {"kind": categorize(graph.kinds), "meta": categorize(graph.meta_ops)}
     choices = [("kind", "kind"), ("meta", "meta-op")]
     if placement is not None:
         groups["device"] = _devices(graph, placement, device_names)
@@ -96,7 +96,7 @@ def _devices(graph: Graph, placement: Placement, device_names: Sequence[str] | N
             f"placement: uses device {count - 1}, but there are {len(names)} devices; "
             "give the cluster that it was made for"
         )
-    return categorise([names[device] for device in placement.devices], order=names)
+    return categorize([names[device] for device in placement.devices], order=names)
 
 
 def _costs(graph: Graph) -> list[dict[str, Any]]:

@@ -41,7 +41,7 @@ class Lane:
         Rows in use, at most ``max_rows``.
     peak : int
         Most items at one moment.
-    utilisation : float
+    utilization : float
         Share of the makespan in which at least one item runs.
     routes : tuple of str, length items
         ``"gpu0 → gpu1"`` for transfers, empty for a device.
@@ -56,7 +56,7 @@ class Lane:
     rows: IntArray
     n_rows: int
     peak: int
-    utilisation: float
+    utilization: float
     routes: tuple[str, ...]
 
 
@@ -122,7 +122,7 @@ def _lane(name: str, is_device: bool, items: IntArray, trace: Trace, max_rows: i
         rows=np.minimum(np.array(rows, np.int64), most - 1),
         n_rows=most,
         peak=peak,
-        utilisation=_covered(starts, ends) / trace.makespan if trace.makespan > 0 else 0.0,
+        utilization=_covered(starts, ends) / trace.makespan if trace.makespan > 0 else 0.0,
         routes=routes,
     )
 

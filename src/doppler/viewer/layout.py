@@ -34,8 +34,8 @@ def layered_layout(graph: Graph) -> tuple[FloatArray, FloatArray]:
     levels: list[list[int]] = [[] for _ in range(int(depth.max()) + 1)]
     for op in range(graph.n_ops):
         levels[depth[op]].append(op)
-    before = _neighbours(*graph.predecessors)
-    after = _neighbours(*graph.successors)
+    before = _neighbors(*graph.predecessors)
+    after = _neighbors(*graph.successors)
 
     position = np.zeros(graph.n_ops).tolist()
     for level in levels:
@@ -72,7 +72,7 @@ def layered_layout(graph: Graph) -> tuple[FloatArray, FloatArray]:
     return x, y - y.min()
 
 
-def _neighbours(pointers: npt.NDArray[np.int32], items: npt.NDArray[np.int32]) -> list[list[int]]:
+def _neighbors(pointers: npt.NDArray[np.int32], items: npt.NDArray[np.int32]) -> list[list[int]]:
     flat = items.tolist()
     ends = pointers.tolist()
     return [flat[a:b] for a, b in pairwise(ends)]

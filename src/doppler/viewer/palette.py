@@ -1,6 +1,6 @@
-"""Colours that stay apart for colour-blind readers, on a light and on a dark page.
+"""Colors that stay apart for color-blind readers, on a light and on a dark page.
 
-The eight hues are those of Okabe and Ito, "Color Universal Design" (2008), with grey for black.
+The eight hues are those of Okabe and Ito, "Color Universal Design" (2008), with gray for black.
 After the eighth they come again lighter, then darker; after the twenty-fourth they repeat.
 """
 
@@ -26,7 +26,7 @@ TRANSFER = "#9aa5b5"
 
 @dataclass(frozen=True, slots=True)
 class Categories:
-    """Labels turned into small numbers with a colour each, the most frequent label first.
+    """Labels turned into small numbers with a color each, the most frequent label first.
 
     Attributes
     ----------
@@ -36,14 +36,14 @@ class Categories:
         For every item, its label's place in ``values``.
     counts : tuple of int
         How many items have each label.
-    colours : tuple of str
+    colors : tuple of str
         ``#rrggbb`` of each label.
     """
 
     values: tuple[str, ...]
     index: tuple[int, ...]
     counts: tuple[int, ...]
-    colours: tuple[str, ...]
+    colors: tuple[str, ...]
 
     def to_json(self) -> dict[str, tuple[str, ...] | tuple[int, ...]]:
         """Return the form that the pages read."""
@@ -51,12 +51,12 @@ class Categories:
             "values": self.values,
             "index": self.index,
             "counts": self.counts,
-            "colours": self.colours,
+            "colors": self.colors,
         }
 
 
-def categorise(labels: Sequence[str], order: Sequence[str] | None = None) -> Categories:
-    """Give every distinct label a number and a colour.
+def categorize(labels: Sequence[str], order: Sequence[str] | None = None) -> Categories:
+    """Give every distinct label a number and a color.
 
     Parameters
     ----------
@@ -73,12 +73,12 @@ def categorise(labels: Sequence[str], order: Sequence[str] | None = None) -> Cat
         values=values,
         index=tuple(place[label] for label in labels),
         counts=tuple(counts[value] for value in values),
-        colours=tuple(colour(i) for i in range(len(values))),
+        colors=tuple(color(i) for i in range(len(values))),
     )
 
 
-def colour(index: int) -> str:
-    """Return the colour of category ``index`` as ``#rrggbb``."""
+def color(index: int) -> str:
+    """Return the color of category ``index`` as ``#rrggbb``."""
     base = _HUES[index % len(_HUES)]
     turn = index // len(_HUES) % 3
     if turn == 0:

@@ -118,7 +118,7 @@ def summarize_trace(trace: Trace, source: Problem | Labels | None = None) -> Ren
     facts.append(("transfers", f"{trace.transfer_op.size:,}, {format_seconds(moved)} in all"))
     parts: list[RenderableType] = [_facts(trace.label, facts), Text()]
     parts.append(_lanes("device", "ops", device_lanes(trace)))
-    links = sorted(link_lanes(trace), key=lambda lane: -lane.utilisation)
+    links = sorted(link_lanes(trace), key=lambda lane: -lane.utilization)
     if links:
         parts += [Text(), _lanes("link", "transfers", links[:_MOST_LINKS])]
         if len(links) > _MOST_LINKS:
@@ -167,8 +167,8 @@ def _lanes(what: str, items: str, lanes: Sequence[Lane]) -> Table:
     table.add_column("busy", justify="right")
     table.add_column("")
     for lane in lanes:
-        full = round(lane.utilisation * _BAR)
+        full = round(lane.utilization * _BAR)
         bar = Text("━" * full, style="cyan")
         count = f"{lane.ops.size:,}"
-        table.add_row(Text(printable(lane.name)), count, format_percent(lane.utilisation), bar)
+        table.add_row(Text(printable(lane.name)), count, format_percent(lane.utilization), bar)
     return table

@@ -11,7 +11,7 @@ from doppler.trace import Trace
 from doppler.viewer.labels import Labels, check_ops, labels_of
 from doppler.viewer.lanes import Lane, device_lanes, link_lanes
 from doppler.viewer.page import embed_json, numbers, render
-from doppler.viewer.palette import TRANSFER, categorise
+from doppler.viewer.palette import TRANSFER, categorize
 from doppler.viewer.units import count_of, format_percent, format_seconds
 
 
@@ -49,8 +49,8 @@ def render_timeline(
     drawn = [(t, device_lanes(t), link_lanes(t)) for t in traces]
     data = {
         "names": labels.names,
-        "kind": categorise(labels.kinds).to_json(),
-        "meta": categorise(labels.meta_ops).to_json(),
+        "kind": categorize(labels.kinds).to_json(),
+        "meta": categorize(labels.meta_ops).to_json(),
         "transfer": TRANSFER,
         "traces": [
             {"makespan": t.makespan, "lanes": [_lane(lane) for lane in [*devices, *links]]}
@@ -74,7 +74,7 @@ def render_timeline(
 
 
 def _note(trace: Trace, devices: list[Lane]) -> str:
-    mean = sum(lane.utilisation for lane in devices) / max(1, len(devices))
+    mean = sum(lane.utilization for lane in devices) / max(1, len(devices))
     return (
         f"{count_of(trace.op.size, 'op')}, {count_of(trace.transfer_op.size, 'transfer')}, "
         f"{count_of(len(devices), 'device')}, "
@@ -83,13 +83,13 @@ def _note(trace: Trace, devices: list[Lane]) -> str:
 
 
 def _lane(lane: Lane) -> dict[str, Any]:
-    routes = categorise(lane.routes)
+    routes = categorize(lane.routes)
     crowded = f" (up to {lane.peak} at once)" if lane.peak > lane.n_rows else ""
     return {
         "name": lane.name + crowded,
         "device": lane.is_device,
         "rows": lane.n_rows,
-        "utilisation": round(lane.utilisation, 4),
+        "utilization": round(lane.utilization, 4),
         "op": lane.ops.tolist(),
         "row": lane.rows.tolist(),
         "start": numbers(lane.starts),

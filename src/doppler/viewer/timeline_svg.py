@@ -9,7 +9,7 @@ from doppler.problem import Problem
 from doppler.trace import Trace
 from doppler.viewer.labels import Labels, check_ops, labels_of
 from doppler.viewer.lanes import Lane, device_lanes, link_lanes
-from doppler.viewer.palette import TRANSFER, categorise
+from doppler.viewer.palette import TRANSFER, categorize
 from doppler.viewer.units import count_of, format_seconds, seconds_unit, significant, ticks
 
 _ROW, _LINK_ROW, _GAP = 22, 8, 5
@@ -48,7 +48,7 @@ def timeline_svg(
     links : bool
         Draw a lane per channel and link as well, of the twelve that are the busiest.
     by : str
-        Colour by ``"kind"`` or by ``"meta_op"``.
+        Color by ``"kind"`` or by ``"meta_op"``.
 
     Raises
     ------
@@ -59,10 +59,10 @@ def timeline_svg(
     check_ops([trace], labels)
     used = sorted(set(trace.op.tolist()))
     groups = labels.kinds if by == "kind" else labels.meta_ops
-    categories = categorise([groups[op] for op in used])
+    categories = categorize([groups[op] for op in used])
     index = dict(zip(used, categories.index, strict=True))
     channels = link_lanes(trace, max_rows=1) if links else []
-    busiest = sorted(channels, key=lambda lane: -lane.utilisation)[:_MOST_LINKS]
+    busiest = sorted(channels, key=lambda lane: -lane.utilization)[:_MOST_LINKS]
     lanes = device_lanes(trace) + [lane for lane in channels if lane in busiest]
     heading = f"{trace.label}: {format_seconds(trace.makespan)}" if title is None else title
     left = min(
@@ -76,7 +76,7 @@ def timeline_svg(
     if heading:
         parts.append(_text(0, y + 6, heading, "dp-text dp-head"))
         y += 22
-    legend = list(zip(categories.values, categories.colours, strict=True))
+    legend = list(zip(categories.values, categories.colors, strict=True))
     if links and trace.transfer_op.size:
         legend.append(("transfer", TRANSFER))
     swatches, y = _legend(legend, y, width)
@@ -95,10 +95,10 @@ def timeline_svg(
         name = lane.name if len(lane.name) <= room else lane.name[: max(1, room - 1)] + "…"
         style = "dp-text" if lane.is_device else "dp-text dp-small"
         parts.append(_text(0, y + tall / 2 + 4, name, style))
-        share = f"{lane.utilisation * 100:.0f}%"
+        share = f"{lane.utilization * 100:.0f}%"
         parts.append(_text(left - 8, y + tall / 2 + 4, share, style, anchor="end"))
-        colours = [categories.colours[index[op]] for op in lane.ops] if lane.is_device else None
-        boxes += _boxes(lane, colours, left, y, plot / span, height)
+        colors = [categories.colors[index[op]] for op in lane.ops] if lane.is_device else None
+        boxes += _boxes(lane, colors, left, y, plot / span, height)
         y += tall + _GAP
     scale, unit = seconds_unit(trace.makespan)
     for tick in ticks(trace.makespan / scale):
@@ -124,35 +124,35 @@ def timeline_svg(
 
 
 def _boxes(
-    lane: Lane, colours: Sequence[str] | None, left: float, top: float, scale: float, height: int
+    lane: Lane, colors: Sequence[str] | None, left: float, top: float, scale: float, height: int
 ) -> list[str]:
-    """One path per colour; what shares a pixel becomes one box, in the colour of its first."""
+    """One path per color; what shares a pixel becomes one box, in the color of its first."""
     paths: dict[str, list[str]] = {}
     open_boxes: dict[int, tuple[str, float, float]] = {}
 
     def close(row: int) -> None:
-        colour, x0, x1 = open_boxes.pop(row)
+        color, x0, x1 = open_boxes.pop(row)
         gap = 0.6 if x1 - x0 > 3 else 0.0
         width = max(0.3, x1 - x0 - gap)
         y = top + row * height + (1 if height > 10 else 0.5)
         tall = height - (2 if height > 10 else 1)
-        paths.setdefault(colour, []).append(f"M{x0:.2f} {y:g}h{width:.2f}v{tall}h-{width:.2f}z")
+        paths.setdefault(color, []).append(f"M{x0:.2f} {y:g}h{width:.2f}v{tall}h-{width:.2f}z")
 
     for k, (row, start, end) in enumerate(zip(lane.rows, lane.starts, lane.ends, strict=True)):
-        colour = TRANSFER if colours is None else colours[k]
+        color = TRANSFER if colors is None else colors[k]
         x0, x1 = left + start * scale, left + end * scale
         if row in open_boxes:
             before, first, last = open_boxes[row]
-            if last >= x1 and before == colour:
+            if last >= x1 and before == color:
                 continue
             if x0 - last < 0.25 and x1 - first < 1:
                 open_boxes[row] = (before, first, max(last, x1))
                 continue
             close(row)
-        open_boxes[row] = (colour, x0, x1)
+        open_boxes[row] = (color, x0, x1)
     for row in list(open_boxes):
         close(row)
-    return [f'<path fill="{colour}" d="{"".join(d)}"/>' for colour, d in paths.items()]
+    return [f'<path fill="{color}" d="{"".join(d)}"/>' for color, d in paths.items()]
 
 
 def _legend(entries: list[tuple[str, str]], y: float, width: int) -> tuple[list[str], float]:
@@ -162,14 +162,14 @@ def _legend(entries: list[tuple[str, str]], y: float, width: int) -> tuple[list[
     shown = [(name[:28] + "…" if len(name) > 29 else name, c) for name, c in entries[:limit]]
     if len(entries) > limit:
         shown.append((f"and {len(entries) - limit} more", ""))
-    for name, colour in shown:
+    for name, color in shown:
         room = 22 + _CHARACTER * len(name) + 10
         if x and x + room > width:
             x = 0.0
             y += 18
-        if colour:
+        if color:
             parts.append(
-                f'<rect x="{x:g}" y="{y - 4:g}" width="11" height="11" rx="2" fill="{colour}"/>'
+                f'<rect x="{x:g}" y="{y - 4:g}" width="11" height="11" rx="2" fill="{color}"/>'
             )
         parts.append(_text(x + 16, y + 6, name or "(none)"))
         x += room

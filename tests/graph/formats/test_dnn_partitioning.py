@@ -104,7 +104,7 @@ def test_a_node_that_no_accelerator_runs_needs_no_latency_there():
     assert read(change("nodes", 0, "fpgaLatency", ...)).class_compute_s["gpu"][0] == np.inf
 
 
-def test_names_colours_and_directions_may_be_absent():
+def test_names_colors_and_directions_may_be_absent():
     document = layer_document()
     for node in document["nodes"]:
         del node["name"], node["isBackwardNode"]

@@ -116,7 +116,7 @@ def test_edges_that_repeat_are_merged():
 @pytest.mark.parametrize(
     ("extra", "what"),
     [
-        ({"compute_s": None, "transfer_s": None, "flops": [1, 1]}, "modelled costs or costs by "),
+        ({"compute_s": None, "transfer_s": None, "flops": [1, 1]}, "modeled costs or costs by "),
         ({"class_compute_s": {"gpu": [1, 1]}}, "costs by device class"),
         ({"pinned": [-1, 0]}, "pinned ops"),
         ({"colocation": [0, 0]}, "colocation groups"),

@@ -61,7 +61,7 @@ def view_of_a_view(p: Program) -> None:
     p.merge(p.split(p.input("x", ("j",)), "j", ("heads", "width")), ("heads", "width"), "k")
 
 
-def not_neighbours(p: Program) -> None:
+def not_neighbors(p: Program) -> None:
     p.merge(p.input("x", ("heads", "i", "width")), ("heads", "width"), "j")
 
 
@@ -95,7 +95,7 @@ def no_bytes(p: Program) -> None:
         (foreign, "test: y: 'x' is not in this program"),
         (uneven_view, "test: cannot view (i) of sizes (4,) in x as (heads, width)"),
         (view_of_a_view, "test: x.view0 is a view already; view its source"),
-        (not_neighbours, "test: heads, width are no neighbours in x"),
+        (not_neighbors, "test: heads, width are no neighbors in x"),
         (result_of_an_input, "test: result 'x' is not computed by a meta-op"),
         (reduced_over_nothing, "test: y: x has no axis 'j'"),
         (no_result, "test: the program declares no result"),

@@ -46,15 +46,15 @@ def load_graph(path: str | os.PathLike[str]) -> Graph:
     name = Path(path).stem
     if text.lstrip()[0] in "{[":
         document = parse_object(text, where)
-        if doppler_json.recognises(document):
+        if doppler_json.recognizes(document):
             return doppler_json.read(document, where)
-        if dnn_partitioning.recognises(document):
+        if dnn_partitioning.recognizes(document):
             return dnn_partitioning.read(document, name, where)
         raise GraphError(
             f"{where}: this JSON is not a graph: it has neither the key 'format' of Doppler's "
             "files nor the keys 'nodes' and 'edges' of dnn-partitioning's"
         )
-    if doppler_text.recognises(text):
+    if doppler_text.recognizes(text):
         return doppler_text.read(text, name, where)
     raise GraphError(
         f"{where}: line 1: not a graph file: neither JSON nor the node count that starts the "

@@ -37,7 +37,7 @@ _SECONDS_PER_UNIT = 1e-3
 _INFINITE = float("inf")
 
 
-def recognises(document: Fields) -> bool:
+def recognizes(document: Fields) -> bool:
     """Return whether the object has the format's two lists."""
     return "nodes" in document and "edges" in document
 

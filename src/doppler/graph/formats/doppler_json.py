@@ -45,7 +45,7 @@ _KEYS = (
 _NUMBER = (int, float)
 
 
-def recognises(document: Fields) -> bool:
+def recognizes(document: Fields) -> bool:
     """Return whether the object names a format."""
     return "format" in document
 

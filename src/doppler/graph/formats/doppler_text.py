@@ -27,7 +27,7 @@ _WHOLE = re.compile(r"[0-9]{1,18}")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(nan|inf|infinity)")
 
 
-def recognises(text: str) -> bool:
+def recognizes(text: str) -> bool:
     """Return whether the first line is the node count."""
     return _WHOLE.match(text.split("\n", 1)[0].strip()) is not None
 
@@ -117,7 +117,7 @@ def write(graph: Graph) -> str:
     """
     where = graph.source or graph.name
     if graph.compute_s is None or graph.transfer_s is None:
-        _refuse(where, "modelled costs or costs by device class")
+        _refuse(where, "modeled costs or costs by device class")
     if graph.class_compute_s:
         _refuse(where, "costs by device class")
     if (graph.pinned >= 0).any():

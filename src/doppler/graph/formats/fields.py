@@ -78,7 +78,7 @@ class Fields:
         return self.values[key]
 
     def known_only(self, known: Iterable[str]) -> None:
-        """Refuse keys outside ``known``: a misspelt optional key must not pass in silence."""
+        """Refuse keys outside ``known``: a misspelled optional key must not pass in silence."""
         allowed = sorted(known)
         for key in self.values:
             if key not in allowed:

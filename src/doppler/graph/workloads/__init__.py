@@ -1,7 +1,7 @@
 """Workloads: generators of graphs.
 
 Most are programs that are cut into tiles; their graphs are executable. The operator graphs have
-whole ops, modelled costs and no executable ops: what irregular graphs look like to a placement.
+whole ops, modeled costs and no executable ops: what irregular graphs look like to a placement.
 """
 
 from __future__ import annotations

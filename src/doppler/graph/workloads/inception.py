@@ -23,7 +23,7 @@ def inception(
     batch: int = 32,
     dtype_bytes: int = 4,
 ) -> Graph:
-    """Make the graph of an inception-like network. It has modelled costs, no executable ops.
+    """Make the graph of an inception-like network. It has modeled costs, no executable ops.
 
     After Szegedy et al., "Rethinking the Inception Architecture for Computer Vision" (CVPR 2016):
     each module has parallel branches that a concatenation joins. Branch 0 is a 1x1 convolution;

@@ -17,7 +17,7 @@ def lstm_grid(
     batch: int = 64,
     dtype_bytes: int = 4,
 ) -> Graph:
-    """Make the graph of stacked LSTM layers, unrolled. It has modelled costs, no executable ops.
+    """Make the graph of stacked LSTM layers, unrolled. It has modeled costs, no executable ops.
 
     An op is a cell (Hochreiter and Schmidhuber, "Long short-term memory", Neural Computation
     1997): the cell of a step and a layer reads that of the step before and that of the layer

@@ -31,7 +31,7 @@ def moe_layer(
     holds a fixed number of slots, and the one-hot input ``"dispatch"`` [experts, capacity,
     sequence] says which token fills which slot. Dispatch and combination are einsums with it, as
     in GShard (Lepikhin et al., ICLR 2021). The weights of a token's experts are computed in the
-    graph: the router's softmax, normalised over the experts that the token was given. Experts
+    graph: the router's softmax, normalized over the experts that the token was given. Experts
     are SwiGLU blocks, as in Mixtral (Jiang et al., 2024), whose 8x7B is the default.
 
     Parameters

@@ -1,4 +1,4 @@
-"""What the operator graphs share: whole ops with modelled costs, none of them executable."""
+"""What the operator graphs share: whole ops with modeled costs, none of them executable."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def build(
     param_bytes: npt.ArrayLike | None = None,
     weights_read: npt.ArrayLike | None = None,
 ) -> Graph:
-    """Make a graph with modelled costs, where each op reads its inputs and its weights.
+    """Make a graph with modeled costs, where each op reads its inputs and its weights.
 
     Parameters
     ----------

@@ -97,7 +97,7 @@ class MetaOp:
     axes : tuple of str
         Dimensions of the result.
     reduced : tuple of str
-        Dimensions that are summed (or maximised) over.
+        Dimensions that are summed (or maximized) over.
     combine : str
         Function that joins two partial results: ``"add"`` or ``"maximum"``.
     whole : frozenset of str
@@ -122,7 +122,7 @@ class MetaOp:
 
 @dataclass(frozen=True, slots=True)
 class Fusable:
-    """A normalisation: one fused meta-op where ``dimension`` is unsplit, or else its parts."""
+    """A normalization: one fused meta-op where ``dimension`` is unsplit, or else its parts."""
 
     dimension: str
     fused: MetaOp
@@ -270,10 +270,10 @@ class Program:
         return self._view(value, axes, (axis,), tuple(into))
 
     def merge(self, value: Value, axes: Sequence[str], into: str) -> Value:
-        """View neighbouring axes as one."""
+        """View neighboring axes as one."""
         at = self._position(value.name, value, axes[0])
         if value.axes[at : at + len(axes)] != tuple(axes):
-            raise GraphError(f"{self.name}: {', '.join(axes)} are no neighbours in {value.name}")
+            raise GraphError(f"{self.name}: {', '.join(axes)} are no neighbors in {value.name}")
         merged = (*value.axes[:at], into, *value.axes[at + len(axes) :])
         return self._view(value, merged, tuple(axes), (into,))
 

@@ -25,7 +25,7 @@ def random_layers(
     spread: float = 0.5,
     seed: int = 0,
 ) -> Graph:
-    """Make a random layered graph. It has modelled costs and no executable ops.
+    """Make a random layered graph. It has modeled costs and no executable ops.
 
     Each layer has between half and one and a half times ``width`` ops, drawn at random. Each op
     reads between 1 and ``2 * degree - 1`` different outputs, ``degree`` on average, one of them of

@@ -4,7 +4,7 @@ const columns = data.size[0] + 1, rows = data.size[1] + 1;
 const MAX_X = 190, MAX_Y = 44, PAD = 24;
 // Columns and rows have scales of their own, so that a deep or a tall graph fills the page too.
 const view = {sx: 1, sy: 1, left: 0, top: 0, width: 0, height: 0};
-let colourBy = data.first, picked = null, hovered = -1, matches = null, at = -1;
+let colorBy = data.first, picked = null, hovered = -1, matches = null, at = -1;
 
 const inputs = Array.from({length: n}, () => []), outputs = Array.from({length: n}, () => []);
 for (let e = 0; e < src.length; e++) { outputs[src[e]].push(dst[e]); inputs[dst[e]].push(src[e]); }
@@ -80,15 +80,15 @@ function paint() {
   }
   pen.font = "12px system-ui, sans-serif";
   pen.textBaseline = "middle";
-  const groups = data.groups[colourBy], near = new Set(hovered < 0 ? [] : [hovered, ...inputs[hovered], ...outputs[hovered]]);
+  const groups = data.groups[colorBy], near = new Set(hovered < 0 ? [] : [hovered, ...inputs[hovered], ...outputs[hovered]]);
   const rounded = wide > 10 && tall > 8;
   for (let op = 0; op < n; op++) {
     const cx = screenX(x[op]), cy = screenY(y[op]);
     if (cx < -half || cx > view.width + half || cy < -tall || cy > view.height + tall) continue;
-    const group = groups.index[op], colour = groups.colours[group];
+    const group = groups.index[op], color = groups.colors[group];
     const faint = (picked !== null && picked !== group) || (matches && !matches.has(op));
     pen.globalAlpha = faint ? 0.15 : 1;
-    pen.fillStyle = colour;
+    pen.fillStyle = color;
     pen.beginPath();
     if (rounded) pen.roundRect(cx - half, cy - tall / 2, wide, tall, 4); else pen.rect(cx - half, cy - tall / 2, wide, tall);
     pen.fill();
@@ -98,7 +98,7 @@ function paint() {
       pen.stroke();
     }
     if (wide > 44 && tall > 13) {
-      pen.fillStyle = inkOn(colour);
+      pen.fillStyle = inkOn(color);
       pen.textAlign = "center";
       pen.fillText(clip(pen, data.names[op], wide - 10), cx, cy + 0.5);
     }
@@ -194,10 +194,10 @@ function measure() {
   view.width = stage.clientWidth;
   view.height = stage.clientHeight;
 }
-function legend() { drawLegend(document.getElementById("legend"), data.groups[colourBy], i => { picked = i; redraw(); }); }
-const select = document.getElementById("colour");
-select.value = colourBy;
-select.addEventListener("change", () => { colourBy = select.value; picked = null; legend(); redraw(); });
+function legend() { drawLegend(document.getElementById("legend"), data.groups[colorBy], i => { picked = i; redraw(); }); }
+const select = document.getElementById("color");
+select.value = colorBy;
+select.addEventListener("change", () => { colorBy = select.value; picked = null; legend(); redraw(); });
 document.getElementById("in").addEventListener("click", () => zoom(1.6));
 document.getElementById("out").addEventListener("click", () => zoom(1 / 1.6));
 document.getElementById("fit").addEventListener("click", fit);

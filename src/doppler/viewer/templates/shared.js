@@ -11,14 +11,14 @@ readTheme();
 // Dark text on light fills, light text on dark ones (relative luminance of WCAG 2.1).
 const inkOn = (() => {
   const known = new Map();
-  return colour => {
-    if (!known.has(colour)) {
-      const light = [1, 3, 5].map(i => parseInt(colour.slice(i, i + 2), 16) / 255)
+  return color => {
+    if (!known.has(color)) {
+      const light = [1, 3, 5].map(i => parseInt(color.slice(i, i + 2), 16) / 255)
         .map(c => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
       const y = 0.2126 * light[0] + 0.7152 * light[1] + 0.0722 * light[2];
-      known.set(colour, y > 0.2 ? "#10151c" : "#ffffff");
+      known.set(color, y > 0.2 ? "#10151c" : "#ffffff");
     }
-    return known.get(colour);
+    return known.get(color);
   };
 })();
 
@@ -70,7 +70,7 @@ function drawLegend(element, categories, onPick) {
     button.type = "button";
     button.title = value;
     const swatch = document.createElement("i");
-    swatch.style.background = categories.colours[i];
+    swatch.style.background = categories.colors[i];
     const name = Object.assign(document.createElement("span"), {textContent: value || "(none)"});
     const count = Object.assign(document.createElement("small"), {textContent: categories.counts[i]});
     button.append(swatch, name, count);
@@ -82,7 +82,7 @@ function drawLegend(element, categories, onPick) {
   });
   const more = categories.values.length - LEGEND_LIMIT;
   if (more > 0) element.append(Object.assign(document.createElement("span"),
-    {className: "muted", textContent: `and ${more} more; colours repeat`}));
+    {className: "muted", textContent: `and ${more} more; colors repeat`}));
 }
 function sharpen(canvas, width, height) {
   const ratio = devicePixelRatio || 1;

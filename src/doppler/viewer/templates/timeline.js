@@ -3,7 +3,7 @@ let labelRoom = 100;
 const DEVICE_ROW = 24, LINK_ROW = 11, GAP = 6, AXIS = 26;
 const span = Math.max(...data.traces.map(t => t.makespan)) || 1e-9;
 const view = {from: 0, to: span};
-let colourBy = "kind", picked = null, hovered = null, withLinks = true;
+let colorBy = "kind", picked = null, hovered = null, withLinks = true;
 
 const panels = [...document.querySelectorAll(".trace canvas")].map((canvas, i) => {
   const panel = {canvas, trace: data.traces[i], rows: []};
@@ -44,8 +44,8 @@ function move(from, to) {
   view.to = view.from + width;
   redraw();
 }
-function zoom(factor, centre = (view.from + view.to) / 2) {
-  move(centre - (centre - view.from) * factor, centre + (view.to - centre) * factor);
+function zoom(factor, center = (view.from + view.to) / 2) {
+  move(center - (center - view.from) * factor, center + (view.to - center) * factor);
 }
 
 // All panels share one room for names, so that their time axes stand below each other.
@@ -92,13 +92,13 @@ function paint(panel) {
   pen.font = FONT;
   pen.textBaseline = "middle";
   axis(pen, width, left, panel.height);
-  const categories = data[colourBy], range = view.to - view.from;
+  const categories = data[colorBy], range = view.to - view.from;
   const toX = time => left + (time - view.from) / range * width;
   for (const row of panel.rows) {
     const {lane, y, height} = row, tall = height * lane.rows;
     pen.textAlign = "left";
     pen.fillStyle = lane.device ? theme.ink : theme.muted;
-    const share = Math.round(lane.utilisation * 100) + "%";
+    const share = Math.round(lane.utilization * 100) + "%";
     const room = pen.measureText("100%").width + 12;
     pen.fillText(clip(pen, lane.name, left - room - 6), 0, y + tall / 2);
     pen.textAlign = "right";
@@ -122,12 +122,12 @@ function paint(panel) {
       const op = lane.op[k], group = categories.index[op];
       const box = Math.max(0.7, x1 - x0 - (x1 - x0 > 4 ? 1 : 0)), top = y + sub * height;
       reached[sub] = Math.max(x1, x0 + 0.7);
-      const colour = lane.device ? categories.colours[group] : data.transfer;
+      const color = lane.device ? categories.colors[group] : data.transfer;
       pen.globalAlpha = picked !== null && picked !== group ? 0.12 : lane.device ? 1 : 0.9;
-      pen.fillStyle = colour;
+      pen.fillStyle = color;
       pen.fillRect(x0, top + 1, box, height - 2);
       if (lane.device && box > 26) {
-        pen.fillStyle = inkOn(colour);
+        pen.fillStyle = inkOn(color);
         const shown = Math.max(x0, left);
         pen.fillText(clip(pen, data.names[op], Math.min(x1, left + width) - shown - 8), shown + 4, top + height / 2 + 0.5);
       }
@@ -176,13 +176,13 @@ function redraw() {
   queued = true;
   requestAnimationFrame(() => { queued = false; panels.forEach(paint); });
 }
-function legend() { drawLegend(document.getElementById("legend"), data[colourBy], i => { picked = i; redraw(); }); }
+function legend() { drawLegend(document.getElementById("legend"), data[colorBy], i => { picked = i; redraw(); }); }
 
 for (const trace of data.traces) for (const lane of trace.lanes) {
   lane.places = new Map();
   lane.op.forEach((op, k) => lane.places.has(op) ? lane.places.get(op).push(k) : lane.places.set(op, [k]));
 }
-document.getElementById("colour").addEventListener("change", event => { colourBy = event.target.value; picked = null; legend(); redraw(); });
+document.getElementById("color").addEventListener("change", event => { colorBy = event.target.value; picked = null; legend(); redraw(); });
 document.getElementById("links").addEventListener("change", event => { withLinks = event.target.checked; redraw(); });
 document.getElementById("in").addEventListener("click", () => zoom(0.5));
 document.getElementById("out").addEventListener("click", () => zoom(2));
