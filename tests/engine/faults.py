@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from doppler import Graph
-from doppler.engine import Backend, CpuBackend, Session, Workspace
-from doppler.engine.plan import Plan
+from doppler.engine import Backend, CpuBackend, Deployment, Session
+from doppler.engine.plan import ExecutionPlan
 from doppler.errors import EngineError
 
 #: Called with an op and a device, before the op runs there.
@@ -47,13 +47,13 @@ class FaultyBackend:
 
 
 class FaultyWorkspace:
-    def __init__(self, backend: FaultyBackend, workspace: Workspace) -> None:
+    def __init__(self, backend: FaultyBackend, deployment: Deployment) -> None:
         self.backend = backend
-        self.workspace = workspace
-        self.close = workspace.close
+        self.deployment = deployment
+        self.close = deployment.close
 
-    def start(self, plan: Plan) -> Session:
-        session: Any = self.workspace.start(plan)
+    def start(self, plan: ExecutionPlan) -> Session:
+        session: Any = self.deployment.start(plan)
         launch, copy = session.launch, session.copy
 
         def faulty_launch(op: int, device: int) -> Any:

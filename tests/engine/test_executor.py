@@ -10,11 +10,11 @@ from executable_graphs import layered_graph, random_placement
 
 from doppler import Graph, Placement
 from doppler.engine import CpuBackend, Engine, engine
-from doppler.engine.executor import Run
+from doppler.engine.executor import Executor
 from doppler.graph import OpSpec, TensorSpec, Tile
 
 
-class WatchedRun(Run):
+class WatchedRun(Executor):
     """A run that checks its invariant whenever a thread is about to sleep."""
 
     slept = 0
@@ -51,7 +51,7 @@ class WatchedAlarm:
 
 
 def test_no_thread_sleeps_while_it_has_something_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "Run", WatchedRun)
+    monkeypatch.setattr(engine, "Executor", WatchedRun)
     rng = np.random.default_rng(0)
     graph = layered_graph(layers=12, width=8)
     with Engine(graph, CpuBackend(3)) as reused:

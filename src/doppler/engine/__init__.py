@@ -1,6 +1,6 @@
 """What does happen: work-conserving execution on real devices."""
 
-from doppler.engine.backend import Backend, Session, Times, Workspace
+from doppler.engine.backend import Backend, Deployment, Session, Times
 from doppler.engine.cpu import CpuBackend, CpuSession
 from doppler.engine.cuda import CudaBackend
 from doppler.engine.emulated import EmulatedBackend
@@ -13,13 +13,13 @@ __all__ = [
     "CpuBackend",
     "CpuSession",
     "CudaBackend",
+    "Deployment",
     "EmulatedBackend",
     "Engine",
     "Execution",
     "Parity",
     "Session",
     "Times",
-    "Workspace",
     "compare_outputs",
     "execute",
     "longest_idle",

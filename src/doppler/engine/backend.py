@@ -1,6 +1,6 @@
 """What the executor asks of a kind of device: three small protocols.
 
-A :class:`Backend` names devices. Opened for a graph it gives a :class:`Workspace`, which lives as
+A :class:`Backend` names devices. Opened for a graph it gives a :class:`Deployment`, which lives as
 long as the engine and keeps tensors on the devices. Every run is a :class:`Session`.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from doppler.engine.plan import Plan
+from doppler.engine.plan import ExecutionPlan
 from doppler.errors import EngineError
 from doppler.graph import Graph
 
@@ -114,10 +114,10 @@ class Session(Protocol):
         """Return the outputs of the ops in ``graph.outputs``, after the last op has ended."""
 
 
-class Workspace(Protocol):
+class Deployment(Protocol):
     """A graph on the devices of a backend, kept between runs."""
 
-    def start(self, plan: Plan) -> Session:
+    def start(self, plan: ExecutionPlan) -> Session:
         """Place inputs and parameters where the plan needs them.
 
         Raises
@@ -145,7 +145,7 @@ class Backend(Protocol):
     def memory(self) -> tuple[float, ...]:
         """Bytes that each device may hold; infinite where it is not limited."""
 
-    def open(self, graph: Graph, tensors: Mapping[str, Tensor] | None, seed: int) -> Workspace:
+    def open(self, graph: Graph, tensors: Mapping[str, Tensor] | None, seed: int) -> Deployment:
         """Load a graph.
 
         Parameters

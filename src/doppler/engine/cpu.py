@@ -15,8 +15,8 @@ from doppler.cluster.cluster import MAX_DEVICES
 from doppler.cores import core_ids
 from doppler.engine.allocator import keep_freed_memory, return_freed_memory
 from doppler.engine.backend import Backend, Times
-from doppler.engine.plan import Plan
-from doppler.engine.residency import Program, Residency
+from doppler.engine.compiled_graph import CompiledGraph, TileCache
+from doppler.engine.plan import ExecutionPlan
 from doppler.errors import DeviceMemoryError, EngineError
 from doppler.graph import Graph
 
@@ -62,32 +62,32 @@ class CpuBackend:
         self.memory = (float(memory),) * n_devices
         self.threads = threads
 
-    def open(self, graph: Graph, tensors: Mapping[str, Tensor] | None, seed: int) -> CpuWorkspace:
+    def open(self, graph: Graph, tensors: Mapping[str, Tensor] | None, seed: int) -> CpuDeployment:
         """Compile the ops of a graph."""
         keep_freed_memory()
-        return CpuWorkspace(self, Program(graph, tensors, seed))
+        return CpuDeployment(self, CompiledGraph(graph, tensors, seed))
 
     def fault(self, error: BaseException) -> type[EngineError] | None:
         """Recognize what torch says when an allocation fails."""
         return DeviceMemoryError if is_out_of_memory(error) else None
 
 
-class CpuWorkspace:
+class CpuDeployment:
     """A graph on CPU devices."""
 
-    def __init__(self, backend: CpuBackend, program: Program) -> None:
+    def __init__(self, backend: CpuBackend, compiled: CompiledGraph) -> None:
         self._backend = backend
-        self._program = program
-        self._residency = Residency(program, backend.device_names, backend.memory, self._place)
+        self._compiled = compiled
+        self._tiles = TileCache(compiled, backend.device_names, backend.memory, self._place)
 
-    def start(self, plan: Plan) -> CpuSession:
+    def start(self, plan: ExecutionPlan) -> CpuSession:
         """Place the tiles that the plan reads."""
-        held, resident = self._residency.arrange(plan)
-        return CpuSession(self._program, held, resident, self._backend.threads)
+        held, resident = self._tiles.arrange(plan)
+        return CpuSession(self._compiled, held, resident, self._backend.threads)
 
     def close(self) -> None:
         """Give the memory of the tiles back."""
-        self._residency.clear()
+        self._tiles.clear()
         return_freed_memory()
 
     def _place(self, tensor: Tensor, device: int) -> Tensor:
@@ -102,24 +102,24 @@ class CpuSession:
 
     def __init__(
         self,
-        program: Program,
+        compiled: CompiledGraph,
         held: list[dict[int, Tensor]],
         resident: list[float],
         threads: int,
     ) -> None:
         import torch
 
-        n_ops = program.graph.n_ops
+        n_ops = compiled.graph.n_ops
         self.held = held
         self.resident = resident
-        self.sizes = program.sizes
+        self.sizes = compiled.sizes
         self.depth = [1] * len(held)
         self.at_once = _SMALL_BYTES
         self._threads = threads
         self._cores = _cores_of_devices(len(held), threads)
-        self._outputs = program.graph.outputs
-        self._functions = program.functions
-        self._sources = program.sources
+        self._outputs = compiled.graph.outputs
+        self._functions = compiled.functions
+        self._sources = compiled.sources
         self._start = [0] * n_ops
         self._end = [0] * n_ops
         self._sent: list[tuple[int, int, int, int, int]] = []

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 from doppler.cores import cores
 from doppler.engine.allocator import keep_freed_memory, return_freed_memory
 from doppler.engine.backend import Backend, Times
+from doppler.engine.compiled_graph import CompiledGraph, TileCache
 from doppler.engine.cpu import CpuSession, is_out_of_memory, known_faults
-from doppler.engine.plan import Plan
-from doppler.engine.residency import Program, Residency
+from doppler.engine.plan import ExecutionPlan
 from doppler.errors import DeviceLostError, DeviceMemoryError, EngineError
 from doppler.graph import Graph
 
@@ -101,12 +101,12 @@ class CudaBackend:
         # A worker that polls learns soonest that an op has ended, if there is a core for it.
         self.polls = cores() > 2 * n_used
 
-    def open(self, graph: Graph, tensors: Mapping[str, Tensor] | None, seed: int) -> CudaWorkspace:
+    def open(self, graph: Graph, tensors: Mapping[str, Tensor] | None, seed: int) -> CudaDeployment:
         """Compile the ops of a graph and make the streams."""
         keep_freed_memory()
-        program = Program(graph, tensors, seed)
+        compiled = CompiledGraph(graph, tensors, seed)
         with known_faults(self):
-            return CudaWorkspace(self, program)
+            return CudaDeployment(self, compiled)
 
     def fault(self, error: BaseException) -> type[EngineError] | None:
         """Recognize exhausted memory and every other error of the CUDA run-time.
@@ -121,23 +121,23 @@ class CudaBackend:
         return None
 
 
-class CudaWorkspace:
+class CudaDeployment:
     """A graph on GPUs: tiles, and streams that all runs share, as memory belongs to streams."""
 
-    def __init__(self, backend: CudaBackend, program: Program) -> None:
+    def __init__(self, backend: CudaBackend, compiled: CompiledGraph) -> None:
         self._backend = backend
-        self._program = program
-        self._residency = Residency(program, backend.device_names, backend.memory, self._place)
+        self._compiled = compiled
+        self._tiles = TileCache(compiled, backend.device_names, backend.memory, self._place)
         self._streams = Streams(backend.devices)
 
-    def start(self, plan: Plan) -> CudaSession:
+    def start(self, plan: ExecutionPlan) -> CudaSession:
         """Place the tiles that the plan reads."""
-        held, resident = self._residency.arrange(plan)
-        return CudaSession(self._backend, self._program, held, resident, self._streams)
+        held, resident = self._tiles.arrange(plan)
+        return CudaSession(self._backend, self._compiled, held, resident, self._streams)
 
     def close(self) -> None:
         """Give the memory of the tiles back."""
-        self._residency.clear()
+        self._tiles.clear()
         return_freed_memory()
 
     def _place(self, tensor: Tensor, device: int) -> Tensor:
@@ -193,20 +193,20 @@ class CudaSession(CpuSession):
     def __init__(
         self,
         backend: CudaBackend,
-        program: Program,
+        compiled: CompiledGraph,
         held: list[dict[int, Tensor]],
         resident: list[float],
         streams: Streams,
     ) -> None:
-        super().__init__(program, held, resident, backend.threads)
+        super().__init__(compiled, held, resident, backend.threads)
         self._backend: Backend = backend
         self._devices = backend.devices
         self._streams = streams
         self._blocking = not backend.polls
         self.at_once = -1.0  # A copy needs the streams of its link.
         self.depth = [1 if stream is None else _LAUNCH_AHEAD for stream in streams.compute]
-        self._device_of = [0] * program.graph.n_ops
-        self._events: list[tuple[Any, Any] | None] = [None] * program.graph.n_ops
+        self._device_of = [0] * compiled.graph.n_ops
+        self._events: list[tuple[Any, Any] | None] = [None] * compiled.graph.n_ops
         # Of each GPU: an event, and what the clock of the host showed when it completed.
         self._bases: list[tuple[Any, int] | None] = [None] * len(self._devices)
 

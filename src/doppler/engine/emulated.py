@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from doppler.engine.backend import Times
-from doppler.engine.plan import Plan
+from doppler.engine.plan import ExecutionPlan
 from doppler.errors import DeviceMemoryError, EngineError
 from doppler.graph import Graph
 from doppler.placement import Placement
@@ -73,7 +73,7 @@ class EmulatedBackend:
 
     def open(
         self, graph: Graph, tensors: Mapping[str, Tensor] | None, seed: int
-    ) -> EmulatedWorkspace:
+    ) -> EmulatedDeployment:
         """Check that the graph is the problem's; tensors are not used."""
         known = self.problem.graph
         same = graph is known or (
@@ -85,13 +85,13 @@ class EmulatedBackend:
             raise EngineError(
                 f"emulated backend: was made for graph {known.name!r}, not for {graph.name!r}"
             )
-        return EmulatedWorkspace(self)
+        return EmulatedDeployment(self)
 
     def fault(self, error: BaseException) -> type[EngineError] | None:
         """Recognize nothing: sleeping does not fail."""
         return None
 
-    def draw(self, plan: Plan) -> tuple[list[float], dict[tuple[int, int], float]]:
+    def draw(self, plan: ExecutionPlan) -> tuple[list[float], dict[tuple[int, int], float]]:
         """Draw the durations of the next run, in modeled seconds.
 
         Returns
@@ -118,13 +118,13 @@ class EmulatedBackend:
         return ops.tolist(), dict(zip(sent, moved.tolist(), strict=True))
 
 
-class EmulatedWorkspace:
+class EmulatedDeployment:
     """A graph on emulated devices."""
 
     def __init__(self, backend: EmulatedBackend) -> None:
         self._backend = backend
 
-    def start(self, plan: Plan) -> EmulatedSession:
+    def start(self, plan: ExecutionPlan) -> EmulatedSession:
         """Draw the durations of a run.
 
         Raises
@@ -159,7 +159,7 @@ class EmulatedSession:
     A value is the modeled second at which it is there.
     """
 
-    def __init__(self, backend: EmulatedBackend, plan: Plan) -> None:
+    def __init__(self, backend: EmulatedBackend, plan: ExecutionPlan) -> None:
         arrays = backend.problem.arrays
         n_ops, n_devices = arrays.compute.shape
         self.held: list[dict[int, float]] = [{} for _ in range(n_devices)]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from doppler.engine.backend import Backend, Times, Workspace
-from doppler.engine.executor import Run
-from doppler.engine.plan import Neighbors, Plan, check_placement, make_plan
-from doppler.engine.promptness import prompt_switches
+from doppler.engine.backend import Backend, Deployment, Times
+from doppler.engine.executor import Executor
+from doppler.engine.plan import ExecutionPlan, Neighbors, check_placement, make_execution_plan
+from doppler.engine.switch_interval import short_switch_interval
 from doppler.errors import EngineError, UnknownNameError
 from doppler.graph import Graph
 from doppler.placement import Placement
@@ -85,7 +85,7 @@ class Engine:
         self.graph = graph
         self.backend = backend
         self._edges = Neighbors(graph)
-        self._workspace: Workspace | None = backend.open(graph, tensors, seed)
+        self._deployment: Deployment | None = backend.open(graph, tensors, seed)
         self._turn = threading.Lock()
 
     def run(
@@ -119,14 +119,14 @@ class Engine:
             raise EngineError(
                 f"timeout is {timeout} s, must be above 0 and at most {threading.TIMEOUT_MAX:.0f}"
             )
-        plan = make_plan(self._edges, placement, runtime)
+        plan = make_execution_plan(self._edges, placement, runtime)
         with self._turn:
-            if self._workspace is None:
+            if self._deployment is None:
                 raise EngineError(f"{self.graph.name}: the engine is closed; make another")
-            session = self._workspace.start(plan)
+            session = self._deployment.start(plan)
             try:
-                run = Run(self.graph, self.backend, session, plan)
-                with prompt_switches():
+                run = Executor(self.graph, self.backend, session, plan)
+                with short_switch_interval():
                     run.execute(timeout)
                 trace = _trace(session.times(), plan, self.backend)
                 outputs = session.results()
@@ -137,9 +137,9 @@ class Engine:
     def close(self) -> None:
         """Give the memory on the devices back; the engine cannot run any more."""
         with self._turn:
-            if self._workspace is not None:
-                self._workspace.close()
-                self._workspace = None
+            if self._deployment is not None:
+                self._deployment.close()
+                self._deployment = None
 
     def __enter__(self) -> Engine:
         return self
@@ -216,7 +216,7 @@ def make_backend(name: str, n_devices: int) -> Backend:
     raise UnknownNameError("backend", name, ("cpu", "cuda"))
 
 
-def _trace(times: Times, plan: Plan, backend: Backend) -> Trace:
+def _trace(times: Times, plan: ExecutionPlan, backend: Backend) -> Trace:
     # Of what starts at one instant, that which takes no time came first.
     order = np.lexsort((times.end, times.start)).astype(np.int32)
     sent = sorted(times.sent, key=lambda transfer: transfer[4:])

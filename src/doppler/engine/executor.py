@@ -22,7 +22,7 @@ from typing import Any
 from weakref import WeakSet
 
 from doppler.engine.backend import Backend, Session
-from doppler.engine.plan import Plan
+from doppler.engine.plan import ExecutionPlan
 from doppler.errors import (
     DeviceMemoryError,
     EngineError,
@@ -49,7 +49,7 @@ class _Stopped(BaseException):
     """Raised inside a thread that does not end by itself after a failure."""
 
 
-class Run:
+class Executor:
     """One run of a plan on a session of a backend.
 
     Attributes
@@ -58,7 +58,9 @@ class Run:
         Most bytes that each device held at any time.
     """
 
-    def __init__(self, graph: Graph, backend: Backend, session: Session, plan: Plan) -> None:
+    def __init__(
+        self, graph: Graph, backend: Backend, session: Session, plan: ExecutionPlan
+    ) -> None:
         n_devices = len(backend.device_names)
         self._graph = graph
         self._backend = backend
@@ -477,7 +479,7 @@ def _taken_lock() -> threading.Lock:
 
 
 def _lanes(
-    session: Session, plan: Plan
+    session: Session, plan: ExecutionPlan
 ) -> tuple[dict[tuple[int, int], int], list[tuple[int, int]]]:
     """Give numbers to the copiers that a plan needs, and tell which one serves each link."""
     numbers: dict[tuple[int, int], int] = {}

@@ -17,7 +17,7 @@ Route = tuple[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ExecutionPlan:
     """What the executor reads, as plain lists: they are faster than arrays, entry by entry.
 
     Attributes
@@ -55,7 +55,7 @@ class Neighbors:
         ]
 
 
-def make_plan(edges: Neighbors, placement: Placement, runtime: str) -> Plan:
+def make_execution_plan(edges: Neighbors, placement: Placement, runtime: str) -> ExecutionPlan:
     """Take a placement apart. O(V + E).
 
     Raises
@@ -77,7 +77,7 @@ def make_plan(edges: Neighbors, placement: Placement, runtime: str) -> Plan:
             by_device.setdefault(devices[consumer], []).append(consumer)
         here.append(tuple(by_device.pop(home, ())))
         away.append(tuple((device, tuple(there)) for device, there in by_device.items()))
-    return Plan(devices, rank, here, away, edges.producers, edges.kept)
+    return ExecutionPlan(devices, rank, here, away, edges.producers, edges.kept)
 
 
 def check_placement(graph: Graph, placement: Placement, device_names: tuple[str, ...]) -> None:

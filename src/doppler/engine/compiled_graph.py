@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from doppler.engine.plan import Plan
+from doppler.engine.plan import ExecutionPlan
 from doppler.errors import DeviceMemoryError, EngineError
 from doppler.graph import Graph
 from doppler.graph.execution import compile_op, make_tensors, read_tile
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Program:
+class CompiledGraph:
     """The ops of a graph, compiled, and the whole tensors that they read tiles of.
 
     Attributes
@@ -79,12 +79,12 @@ class Program:
         self.tiles = list(numbers)
 
 
-class Residency:
+class TileCache:
     """Tiles on devices, kept between runs.
 
     Parameters
     ----------
-    program : Program
+    compiled : CompiledGraph
     device_names : tuple of str
     memory : tuple of float
         Bytes of each device.
@@ -94,24 +94,24 @@ class Residency:
 
     def __init__(
         self,
-        program: Program,
+        compiled: CompiledGraph,
         device_names: tuple[str, ...],
         memory: tuple[float, ...],
         place: Callable[[Tensor, int], Tensor],
     ) -> None:
-        self._program = program
+        self._compiled = compiled
         self._names = device_names
         self._memory = memory
         self._place = place
         self._placed: list[dict[int, Tensor]] = [{} for _ in device_names]
 
-    def arrange(self, plan: Plan) -> tuple[list[dict[int, Tensor]], list[float]]:
+    def arrange(self, plan: ExecutionPlan) -> tuple[list[dict[int, Tensor]], list[float]]:
         """Bring to every device what its ops read.
 
         Returns
         -------
         held : list of dict, length devices
-            Tiles of the plan by their key in ``Program.sources``.
+            Tiles of the plan by their key in ``CompiledGraph.sources``.
         resident : list of float, length devices
             Their bytes.
 
@@ -122,7 +122,7 @@ class Residency:
         """
         readers: list[dict[int, int]] = [{} for _ in self._names]
         for op, (device, sources) in enumerate(
-            zip(plan.devices, self._program.sources, strict=True)
+            zip(plan.devices, self._compiled.sources, strict=True)
         ):
             for source in sources:
                 if source < 0:
@@ -136,9 +136,9 @@ class Residency:
         self._placed = [{} for _ in self._names]
 
     def _arrange(self, device: int, readers: dict[int, int]) -> dict[int, Tensor]:
-        placed, program = self._placed[device], self._program
+        placed, compiled = self._placed[device], self._compiled
         new = [key for key in readers if key not in placed]
-        views = {key: read_tile(program.tensors, program.tiles[-1 - key]) for key in new}
+        views = {key: read_tile(compiled.tensors, compiled.tiles[-1 - key]) for key in new}
         limit = self._memory[device]
         if sum(map(_bytes, placed.values())) + sum(map(_bytes, views.values())) > limit:
             self._forget(device, readers)
@@ -164,7 +164,7 @@ class Residency:
             del placed[key]
 
     def _too_much(self, device: int, op: int, why: str) -> DeviceMemoryError:
-        graph = self._program.graph
+        graph = self._compiled.graph
         return DeviceMemoryError(
             f"{graph.name}: op {op} ({shown(graph.names[op])}) on device "
             f"{self._names[device]!r}: the inputs and parameters do not fit: {why}",

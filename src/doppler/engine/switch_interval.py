@@ -16,7 +16,7 @@ _usual = 0.0
 
 
 @contextmanager
-def prompt_switches() -> Iterator[None]:
+def short_switch_interval() -> Iterator[None]:
     """Shorten the interpreter's switch interval for as long as any run lasts."""
     global _runs, _usual
     with _lock:
