@@ -42,6 +42,10 @@ class RegistryError(DopplerError):
     """A version or the history of a registry is missing, damaged, held, or not what is asked."""
 
 
+class LockedError(DopplerError):
+    """Another process has held a lock for as long as this one would wait."""
+
+
 class StorageError(DopplerError):
     """DVC, Git or a remote does not do what is asked; it may at another time."""
 

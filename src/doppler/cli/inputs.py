@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from doppler.errors import DopplerError, GraphError, PlacementError
+from doppler.files import check_writable
 
 if TYPE_CHECKING:
     from doppler.graph import Graph
@@ -138,28 +139,15 @@ def check_output(path: Path | None, *inputs: str | Path | None) -> None:
     Raises
     ------
     DopplerError
-        If the path is a directory, is under something that is no writable directory, or is one of
-        the inputs.
+        If the path cannot be written, or is one of the inputs.
     """
     if path is None:
         return
-    problem = None
-    try:
-        if any(_same(path, source) for source in inputs if source is not None):
-            problem = "it is one of the files to read"
-        folder = path.absolute().parent
-        while not folder.exists() and folder != folder.parent:
-            folder = folder.parent
-        if path.is_dir():
-            problem = "it is a directory"
-        elif not folder.is_dir():
-            problem = f"{folder} is not a directory"
-        elif not os.access(folder, os.W_OK):
-            problem = f"no permission in {folder}"
-    except (OSError, ValueError) as error:
-        problem = getattr(error, "strerror", None) or str(error)
-    if problem is not None:
-        raise DopplerError(f"{path}: cannot be written ({problem}); choose another path")
+    check_writable(path)
+    if any(_same(path, source) for source in inputs if source is not None):
+        raise DopplerError(
+            f"{path}: cannot be written (it is one of the files to read); choose another path"
+        )
 
 
 def _same(path: Path, source: str | Path) -> bool:

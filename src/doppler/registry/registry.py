@@ -18,10 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from doppler.errors import RegistryError, UnknownNameError
+from doppler.errors import LockedError, RegistryError, UnknownNameError
 from doppler.files import write_atomic
+from doppler.locks import hold
 from doppler.registry.history import HISTORY, Event, History, Kind, Status, read_history
 from doppler.registry.version import (
     MANIFEST,
@@ -392,13 +391,13 @@ class Registry:
         lock = self._work / _LOCK
         try:
             self._work.mkdir(parents=True, exist_ok=True)
-            with FileLock(lock, timeout=self._timeout):
+            with hold(lock, self._timeout):
                 self._clean()
                 try:
                     yield
                 finally:
                     self._clean()
-        except Timeout:
+        except LockedError:
             raise RegistryError(
                 f"{lock}: another process has held the registry for {self._timeout:g} s; wait "
                 "until it ends (the lock of one that was killed is free)"
