@@ -24,9 +24,9 @@ import numpy as np
 from doppler import Cluster, Placement, Problem, place, simulate, workloads
 from doppler.engine import EmulatedBackend, Engine
 from doppler.refinement.calibration import Factors
-from doppler.refinement.guard import Guard
 from doppler.refinement.history import History
 from doppler.refinement.refiner import Refiner
+from doppler.refinement.settings import Guard
 
 SLOWER_DEVICE, SLOWER_LINK = 1.6, 4.0
 JITTER = 0.05

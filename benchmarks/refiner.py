@@ -20,8 +20,8 @@ from figures import print_figures
 
 from doppler import Cluster, Placement, Problem, place, workloads
 from doppler.engine import CpuBackend, Engine
-from doppler.refinement.guard import Guard
 from doppler.refinement.refiner import Refiner
+from doppler.refinement.settings import Guard
 
 # Runs in a row, and pairs of such rows.
 BLOCK, PAIRS = 3, 300

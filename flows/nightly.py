@@ -31,7 +31,6 @@ from doppler.graph.fingerprint import fingerprint
 from doppler.params import NightlyParams, Params, load_params
 from doppler.placement import Placement
 from doppler.policy.checkpoint import PRETRAINED, load_policy, read_header, save_policy
-from doppler.refinement.guard import Guard
 from doppler.refinement.health import Health, check_device, health_markdown
 from doppler.refinement.history import History
 from doppler.refinement.lock import Holder, OccupiedError, hold_machine
@@ -137,7 +136,7 @@ def improve(
             start.placement,
             policy=load_policy(start.policy),
             directory=state,
-            guard=Guard(settings.max_regret, settings.margin),
+            guard=settings.guard,
             seed=seed,
             # The machine is here to refine: learn as much as there is to learn after every run.
             background=False,
@@ -225,7 +224,7 @@ def report(
         decision=result,
         champion=champion.id,
         challenger=challenger.id,
-        max_regret=settings.max_regret,
+        max_regret=settings.guard.max_regret,
         versions=registry.to_json()["versions"],
         backend=settings.backend,
         title=f"Doppler: nightly refinement, {began}",

@@ -13,7 +13,6 @@ from doppler.errors import EngineError
 from doppler.params import Params
 from doppler.placement import Placement
 from doppler.policy.checkpoint import load_policy
-from doppler.refinement.guard import Guard
 from doppler.refinement.paired_test import compare_paired
 from doppler.refinement.refiner import Refiner
 from doppler.refinement.session import measurement, refine, run_metrics, save_refined
@@ -62,7 +61,7 @@ def train(params: Params, start: Start, state: Path) -> dict[str, float]:
                 start.placement,
                 policy=load_policy(start.policy),
                 directory=state / "refiner",
-                guard=Guard(settings.max_regret, settings.margin),
+                guard=settings.guard,
                 seed=params.seed,
                 # The machine is here to refine: learn as much as there is to learn after every run.
                 background=False,

@@ -331,8 +331,8 @@ def check_profile(machine: Machine) -> dict[str, Any]:
 
 def check_refinement(machine: Machine, problem: Problem) -> dict[str, Any]:
     """Refine the placement of a heuristic on the real devices."""
-    from doppler.refinement.guard import Guard
     from doppler.refinement.refiner import Refiner
+    from doppler.refinement.settings import Guard
 
     champion = place(problem, "critical_path", budget=0.0)
     began = time.perf_counter()

@@ -2,47 +2,36 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-import zoneinfo
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from doppler.cluster import Cluster
-from doppler.cluster.cluster import MAX_DEVICES
-from doppler.errors import DopplerError, ParamsError, PromotionError, UnknownNameError
+from doppler.errors import DopplerError, ParamsError, UnknownNameError
 from doppler.files import read_text
 from doppler.graph import Graph
 from doppler.graph.workloads import WORKLOADS, make
 from doppler.problem import Problem
-from doppler.refinement.paired_test import check_comparison
+from doppler.refinement.settings import NightlyParams, RefineParams
+from doppler.settings import (
+    Count,
+    Fraction,
+    Name,
+    NotNegative,
+    Positive,
+    Settings,
+    Share,
+    Whole,
+    first_problem,
+)
 from doppler.training.traces import TEACHERS
 
-Count = Annotated[int, Field(ge=1)]
-Fraction = Annotated[float, Field(ge=0, lt=1)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
-
-class Section(BaseModel):
-    """Base of all sections: immutable, no unknown key, no silent conversion."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unknown_keys(cls, values: Any) -> Any:
-        for key in values if isinstance(values, dict) else ():
-            if key not in cls.model_fields:
-                raise ValueError(UnknownNameError("parameter", str(key), cls.model_fields))
-        return values
-
-
-class GraphParams(Section):
+class GraphParams(Settings):
     """One graph: a workload at given sizes, cut into given tiles.
 
     Attributes
@@ -72,7 +61,7 @@ class GraphParams(Section):
         return make(self.workload, **tiles, **self.sizes)
 
 
-class Grid(Section):
+class Grid(Settings):
     """Every one of ``graphs`` on every one of ``clusters``."""
 
     graphs: Annotated[list[Name], Field(min_length=1)]
@@ -111,7 +100,7 @@ def cases(grids: Iterable[Grid]) -> list[Case]:
     )
 
 
-class GeneratedParams(Section):
+class GeneratedParams(Settings):
     """Cases that are drawn at random.
 
     Attributes
@@ -126,9 +115,9 @@ class GeneratedParams(Section):
         The fewest and the most ops of one.
     """
 
-    training: Annotated[int, Field(ge=0)]
+    training: Whole
     ops: Annotated[list[Count], Field(min_length=2, max_length=2)]
-    validation: Annotated[int, Field(ge=0)]
+    validation: Whole
     validation_ops: Annotated[list[Count], Field(min_length=2, max_length=2)]
 
     @field_validator("ops", "validation_ops")
@@ -139,7 +128,7 @@ class GeneratedParams(Section):
         return ops
 
 
-class TracesParams(Section):
+class TracesParams(Settings):
     """What the teacher shows.
 
     Attributes
@@ -154,10 +143,10 @@ class TracesParams(Section):
 
     teacher: str
     count: Count
-    hints: Annotated[int, Field(ge=0)]
+    hints: Whole
 
 
-class PolicyParams(Section):
+class PolicyParams(Settings):
     """Shape of the networks.
 
     Attributes
@@ -181,7 +170,7 @@ class PolicyParams(Section):
     features: Literal["full", "paper"]
 
 
-class ImitateParams(Section):
+class ImitateParams(Settings):
     """Stage I.
 
     Attributes
@@ -205,7 +194,7 @@ class ImitateParams(Section):
     log_every: Count
 
 
-class ReinforceParams(Section):
+class ReinforceParams(Settings):
     """Stage II.
 
     Attributes
@@ -244,17 +233,17 @@ class ReinforceParams(Section):
     final_learning_rate: Positive
     gradient_norm: Positive
     log_every: Count
-    entropy: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    entropy: NotNegative
     cases: Count
     self_imitation: bool
-    validate_every: Annotated[int, Field(ge=0)]
-    styles: Annotated[int, Field(ge=0)]
+    validate_every: Whole
+    styles: Whole
     jitter: Fraction
-    draws: Annotated[int, Field(ge=0)]
-    unhinted: Annotated[float, Field(ge=0, le=1)]
+    draws: Whole
+    unhinted: Share
 
 
-class SuiteParams(Section):
+class SuiteParams(Settings):
     """Cases on which every method is run.
 
     Attributes
@@ -265,10 +254,10 @@ class SuiteParams(Section):
     """
 
     cases: Annotated[list[Grid], Field(min_length=1)]
-    budget: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    budget: NotNegative
 
 
-class EvaluateParams(Section):
+class EvaluateParams(Settings):
     """What the report compares.
 
     Attributes
@@ -295,7 +284,7 @@ class EvaluateParams(Section):
     zero_shot: Annotated[list[Grid], Field(min_length=1)]
     zero_shot_large: Annotated[list[Grid], Field(min_length=1)]
     samples: Count
-    search: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    search: NotNegative
     jitter: Fraction
     jitter_seeds: Count
 
@@ -305,114 +294,7 @@ class EvaluateParams(Section):
         return {"suite": self.suite, "large": self.large, "operators": self.operators}
 
 
-class SystemParams(Section):
-    """A graph that runs on real devices, and how to improve its placement there (Stage III).
-
-    Attributes
-    ----------
-    graph : str
-        Name of the graph.
-    backend : {"cpu", "cuda"}
-    devices : int
-        How many devices of the backend.
-    profile_seconds : float
-        Time to measure the devices in, about, for the cluster to begin with.
-    budget : float
-        Seconds of search for the placement to begin with.
-    timeout : float
-        Seconds after which one run of the graph is given up.
-    max_regret : float
-        What exploring may cost on average, as a share of the champion's time.
-    margin : float
-        A placement that is simulated to be slower than the champion by more than this share is
-        not tried.
-    """
-
-    graph: Name
-    backend: Literal["cpu", "cuda"]
-    devices: Annotated[int, Field(ge=1, le=MAX_DEVICES)]
-    profile_seconds: Positive
-    budget: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    timeout: Positive
-    max_regret: Positive
-    margin: Positive
-
-
-class RefineParams(SystemParams):
-    """Stage III as a stage of the pipeline.
-
-    Attributes
-    ----------
-    episodes : int
-        Runs of the graph.
-    pairs : int
-        Paired runs in which the result is compared with what it began with.
-    """
-
-    episodes: Count
-    pairs: Count
-
-    @model_validator(mode="after")
-    def _pairs_can_tell(self) -> Self:
-        _refuse_what_cannot_tell(self.pairs)
-        return self
-
-
-class NightlyParams(SystemParams):
-    """The nightly refinement of the deployed policy.
-
-    Attributes
-    ----------
-    seconds : float
-        Time to refine for.
-    pairs : int
-        Paired runs of champion and challenger, at most.
-    confidence : float
-        Of the interval that decides on a promotion.
-    min_gain : float
-        Share by which a challenger must be faster at least.
-    looks : int
-        How often to look whether the comparison is decided before all pairs have run.
-    wait : float
-        Seconds that a second refinement on this machine waits for the first, before it is skipped.
-    lock : str
-        File that they lock: those that name the same one take turns.
-    commit : bool
-        Whether to commit what is recorded of the registry to Git.
-    cron : str
-        When the flow is served: minute, hour, day of the month, month, day of the week.
-    timezone : str
-        Of ``cron``, ``Europe/Berlin``.
-    """
-
-    seconds: Positive
-    pairs: Count
-    confidence: Annotated[float, Field(ge=0.5, lt=1)]
-    min_gain: Fraction
-    looks: Count
-    wait: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    lock: Annotated[str, Field(min_length=1)]
-    commit: bool
-    cron: Annotated[str, Field(pattern=r"^\S+( +\S+){4}$")]
-    timezone: str
-
-    @model_validator(mode="after")
-    def _pairs_can_tell(self) -> Self:
-        _refuse_what_cannot_tell(self.pairs, self.confidence, self.min_gain, self.looks)
-        return self
-
-    @field_validator("timezone")
-    @classmethod
-    def _timezone_exists(cls, timezone: str) -> str:
-        known = zoneinfo.available_timezones()
-        if timezone not in known:
-            near = difflib.get_close_matches(timezone, known, n=1, cutoff=0.5)
-            hint = f": did you mean {near[0]!r}?" if near else ", such as 'Europe/Berlin'"
-            raise ValueError(f"{timezone!r} is not a time zone{hint}")
-        return timezone
-
-
-class Params(Section):
+class Params(Settings):
     """All parameters of the pipeline.
 
     Attributes
@@ -564,28 +446,7 @@ def load_params(path: str | Path = "params.yaml") -> Params:
     try:
         return Params.model_validate(values)
     except ValidationError as error:
-        raise ParamsError(f"{path}: {_first_problem(error)}") from None
-
-
-def _refuse_what_cannot_tell(
-    pairs: int, confidence: float = 0.95, min_gain: float = 0.0, looks: int = 1
-) -> None:
-    """Refuse a paired comparison now, not after the refinement that comes before it."""
-    try:
-        check_comparison(pairs, confidence, min_gain, looks)
-    except PromotionError as error:
-        raise ValueError(str(error)) from None
-
-
-def _first_problem(error: ValidationError) -> str:
-    problem = error.errors(include_url=False)[0]
-    name = ".".join(str(part) for part in problem["loc"])
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "missing":
-        return f"{name} is missing"
-    if problem["type"] == "value_error":
-        return f"{name}: {message}" if name else message
-    return f"{name} is {problem['input']!r}: {message[0].lower()}{message[1:]}"
+        raise ParamsError(f"{path}: {first_problem(error)}") from None
 
 
 class _Loader(yaml.SafeLoader):

@@ -6,13 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doppler.errors import DopplerError
-from doppler.refinement.guard import ENOUGH, RESERVE, Guard, Ledger
+from doppler.refinement.guard import ENOUGH, RESERVE, Ledger
+from doppler.refinement.settings import Guard
 
 
 @pytest.mark.parametrize("name", ["max_regret", "margin"])
 @pytest.mark.parametrize("value", [0.0, -0.1, float("inf"), float("nan")])
 def test_a_guard_needs_positive_numbers(name: str, value: float) -> None:
-    with pytest.raises(DopplerError, match=f"guard: {name} is .* must be a number > 0"):
+    with pytest.raises(DopplerError, match=f"Guard: {name} is .*: input should be"):
         Guard(**{name: value})
 
 

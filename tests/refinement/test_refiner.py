@@ -12,8 +12,9 @@ from production import SMALL, believed, produce, really, refiner, renamed, simul
 from doppler import Placement, Problem, place, simulate
 from doppler.errors import CheckpointError, DopplerError, PlacementError
 from doppler.policy.checkpoint import load_policy, save_policy
-from doppler.refinement.guard import RESERVE, Guard
+from doppler.refinement.guard import RESERVE
 from doppler.refinement.refiner import Refiner
+from doppler.refinement.settings import Guard
 from doppler.training.case import new_policy
 
 

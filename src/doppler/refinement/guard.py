@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import deque
-from dataclasses import dataclass
 
-from doppler.errors import DopplerError
+from doppler.refinement.settings import Guard
 
 # Champion runs that the baseline is the median of, and the fewest that make one.
 WINDOW = 16
@@ -16,36 +14,6 @@ ENOUGH = 5
 RESERVE = 1.0
 # Exploring runs whose cost can raise that assumption.
 REMEMBERED = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """What Stage III may cost.
-
-    Attributes
-    ----------
-    max_regret : float
-        Bound on the running mean of the regret: of an exploring run it is
-        ``measured / baseline - 1``, of a failed one 1 (it has to be run again), of a run of the
-        champion 0. The baseline is the median of the latest runs of the champion.
-    margin : float
-        A placement that the calibrated simulator says is slower than the champion by more than
-        this share is not tried.
-
-    Raises
-    ------
-    DopplerError
-        If either is not a positive finite number.
-    """
-
-    max_regret: float = 0.05
-    margin: float = 0.10
-
-    def __post_init__(self) -> None:
-        for name in ("max_regret", "margin"):
-            value = getattr(self, name)
-            if not 0 < value < math.inf:
-                raise DopplerError(f"guard: {name} is {value}, must be a number > 0")
 
 
 class Ledger:

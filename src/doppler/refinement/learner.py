@@ -32,10 +32,11 @@ from doppler.refinement.calibration import (
     observations,
 )
 from doppler.refinement.candidates import Option, Options
-from doppler.refinement.guard import Guard, Ledger
+from doppler.refinement.guard import Ledger
 from doppler.refinement.history import CANDIDATE, CHALLENGER, CHAMPION, EPISODE, History
 from doppler.refinement.journal import Journal
 from doppler.refinement.policy_update import Feedback, PolicyLearner
+from doppler.refinement.settings import Guard
 from doppler.refinement.trial import Trial, Verdict
 from doppler.schedule.ranks import rank_of
 from doppler.search.anneal import COLD, SMALL_HOT, SMALL_MOVES, Annealer

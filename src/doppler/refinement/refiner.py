@@ -26,9 +26,9 @@ from doppler.policy.threads import one_torch_thread
 from doppler.portfolio import warm_up
 from doppler.problem import Problem
 from doppler.refinement.calibration import trace_factors
-from doppler.refinement.guard import Guard
 from doppler.refinement.history import CHAMPION, History
 from doppler.refinement.learner import Learner, Plan
+from doppler.refinement.settings import Guard
 from doppler.trace import Trace
 
 LEARN_SHARE = 0.01

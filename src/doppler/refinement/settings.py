@@ -1,0 +1,144 @@
+"""Settings of Stage III."""
+
+from __future__ import annotations
+
+import difflib
+import zoneinfo
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from doppler.cluster.cluster import MAX_DEVICES
+from doppler.errors import PromotionError
+from doppler.refinement.paired_test import check_comparison
+from doppler.settings import Count, Fraction, Name, NotNegative, Positive, Settings
+
+
+class Guard(Settings):
+    """What Stage III may cost.
+
+    Attributes
+    ----------
+    max_regret : float
+        Bound on the running mean of the regret: of an exploring run it is
+        ``measured / baseline - 1``, of a failed one 1 (it has to be run again), of a run of the
+        champion 0. The baseline is the median of the latest runs of the champion.
+    margin : float
+        A placement that the calibrated simulator says is slower than the champion by more than
+        this share is not tried.
+    """
+
+    max_regret: Positive = 0.05
+    margin: Positive = 0.10
+
+
+class SystemParams(Settings):
+    """A graph that runs on real devices, and how to improve its placement there (Stage III).
+
+    Attributes
+    ----------
+    graph : str
+        Name of the graph.
+    backend : {"cpu", "cuda"}
+    devices : int
+        How many devices of the backend.
+    profile_seconds : float
+        Time to measure the devices in, about, for the cluster to begin with.
+    budget : float
+        Seconds of search for the placement to begin with.
+    timeout : float
+        Seconds after which one run of the graph is given up.
+    guard : Guard
+    """
+
+    graph: Name
+    backend: Literal["cpu", "cuda"]
+    devices: Annotated[int, Field(ge=1, le=MAX_DEVICES)]
+    profile_seconds: Positive
+    budget: NotNegative
+    timeout: Positive
+    guard: Guard
+
+
+class RefineParams(SystemParams):
+    """Stage III as a stage of the pipeline.
+
+    Attributes
+    ----------
+    episodes : int
+        Runs of the graph.
+    pairs : int
+        Paired runs in which the result is compared with what it began with.
+    """
+
+    episodes: Count
+    pairs: Count
+
+    @model_validator(mode="after")
+    def _pairs_can_tell(self) -> Self:
+        _refuse_what_cannot_tell(self.pairs)
+        return self
+
+
+class NightlyParams(SystemParams):
+    """The nightly refinement of the deployed policy.
+
+    Attributes
+    ----------
+    seconds : float
+        Time to refine for.
+    pairs : int
+        Paired runs of champion and challenger, at most.
+    confidence : float
+        Of the interval that decides on a promotion.
+    min_gain : float
+        Share by which a challenger must be faster at least.
+    looks : int
+        How often to look whether the comparison is decided before all pairs have run.
+    wait : float
+        Seconds that a second refinement on this machine waits for the first, before it is skipped.
+    lock : str
+        File that they lock: those that name the same one take turns.
+    commit : bool
+        Whether to commit what is recorded of the registry to Git.
+    cron : str
+        When the flow is served: minute, hour, day of the month, month, day of the week.
+    timezone : str
+        Of ``cron``, ``Europe/Berlin``.
+    """
+
+    seconds: Positive
+    pairs: Count
+    confidence: Annotated[float, Field(ge=0.5, lt=1)]
+    min_gain: Fraction
+    looks: Count
+    wait: NotNegative
+    lock: Annotated[str, Field(min_length=1)]
+    commit: bool
+    cron: Annotated[str, Field(pattern=r"^\S+( +\S+){4}$")]
+    timezone: str
+
+    @model_validator(mode="after")
+    def _pairs_can_tell(self) -> Self:
+        _refuse_what_cannot_tell(self.pairs, self.confidence, self.min_gain, self.looks)
+        return self
+
+    @field_validator("timezone")
+    @classmethod
+    def _timezone_exists(cls, timezone: str) -> str:
+        known = zoneinfo.available_timezones()
+        if timezone not in known:
+            near = difflib.get_close_matches(timezone, known, n=1, cutoff=0.5)
+            hint = f": did you mean {near[0]!r}?" if near else ", such as 'Europe/Berlin'"
+            raise ValueError(f"{timezone!r} is not a time zone{hint}")
+        return timezone
+
+
+def _refuse_what_cannot_tell(
+    pairs: int, confidence: float = 0.95, min_gain: float = 0.0, looks: int = 1
+) -> None:
+    """Refuse a paired comparison now, not after the refinement that comes before it."""
+    try:
+        check_comparison(pairs, confidence, min_gain, looks)
+    except PromotionError as error:
+        raise ValueError(str(error)) from None
