@@ -15,7 +15,7 @@ export WANDB_ERROR_REPORTING ?= false
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help install repro test check lint format bench benchmark-suite fidelity report docs \
+.PHONY: help install repro test check lint format bench benchmark-suite fidelity report figures docs \
 	best-known package-policy clean lock
 
 help:  ## Show this list
@@ -44,8 +44,12 @@ package-policy: $(INSTALLED)  ## Put the policy that the pipeline trained into t
 best-known: $(INSTALLED)  ## Take over into the table of best placements what the report found
 	$(BIN)/python benchmarks/best_known.py --seconds 0 --from reports/placements
 
-docs: $(INSTALLED)  ## Put the figures of reports/ into README.md and docs/
+figures: $(INSTALLED)  ## Put the figures of reports/ and the options into README.md and docs/
 	$(BIN)/python docs/make.py
+
+# The theme warns of a release of MkDocs that it does not allow to be installed.
+docs: figures  ## Build the site of the documents in build/site, after `figures`
+	NO_MKDOCS_2_WARNING=true $(BIN)/python -m mkdocs build --strict
 
 test: $(INSTALLED)  ## Run every test, the slow ones too
 	$(BIN)/python -m pytest -m "slow or not slow"
@@ -84,5 +88,5 @@ lock: pyproject.toml  ## Resolve all dependencies anew and write requirements.lo
 	$(PYTHON) -m venv build/lock/venv
 	build/lock/venv/bin/python -m pip install --quiet --upgrade pip
 	build/lock/venv/bin/python -m pip install --quiet --disable-pip-version-check --dry-run --ignore-installed \
-		--report build/lock/report.json '.[bench,pipeline,dev]' 'torch==$(TORCH)'
+		--report build/lock/report.json '.[bench,pipeline,docs,dev]' 'torch==$(TORCH)'
 	$(PYTHON) scripts/lock.py build/lock/report.json requirements.lock

@@ -1,10 +1,9 @@
-"""Rewrite what the documents take from elsewhere; ``python docs/make.py``.
+"""Rewrite what the documents take from elsewhere; ``make figures``, or ``python docs/make.py``.
 
 - README.md: the tables of results, from ``reports/suite.json`` and its like, and what ``doppler
   place`` prints.
 - docs/timeline.svg: the run of a winner, from ``reports/timelines``.
 - docs/cli.md: the arguments and options of every command, from the command line itself.
-- docs/api.md: the signature below every heading that is the name of a function or class.
 
 A part whose source is missing is left as it is, which is said on stderr; the exit code is then 1.
 """
@@ -12,14 +11,12 @@ A part whose source is missing is left as it is, which is said on stderr; the ex
 from __future__ import annotations
 
 import argparse
-import inspect
 import re
 import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, redirect_stdout
-from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -47,10 +44,6 @@ from doppler.viewer.units import count_of, format_percent, format_seconds
 ROOT = Path(__file__).resolve().parents[1]
 # The case of the picture, if its winner's timeline is there.
 PICTURED = ("llama_layer", "p100x4")
-# A heading with the name of something that can be called, and the block below it.
-SIGNATURE = re.compile(r"(^#### `([\w.]+)`\n\n```text\n)(?:[^`]*\n)?```\n", re.MULTILINE)
-WIDTH = 96
-LONGEST_DEFAULT = 30
 
 
 def replaced(text: str, name: str, content: str, where: str) -> str:
@@ -246,63 +239,6 @@ def _option_table(command: Any) -> str:
     return "\n".join(lines)
 
 
-def with_signatures(text: str) -> str:
-    """Put the signature of every heading's function into the block below the heading.
-
-    Raises
-    ------
-    DopplerError
-        If a heading names nothing that can be called.
-    """
-    return SIGNATURE.sub(lambda found: f"{found[1]}{signature(found[2])}\n```\n", text)
-
-
-def signature(name: str) -> str:
-    """Write how a function or class is called: names and defaults, without types.
-
-    Raises
-    ------
-    DopplerError
-        If there is nothing of that dotted name that can be called.
-    """
-    try:
-        parameters = inspect.signature(_named(name)).parameters.values()
-    except (ImportError, AttributeError, TypeError) as error:
-        raise DopplerError(f"{name}: is nothing that can be called ({error})") from None
-    shown = [
-        parameter.replace(
-            annotation=inspect.Parameter.empty,
-            default=_Shown(parameter.default)
-            if parameter.default is not inspect.Parameter.empty
-            else inspect.Parameter.empty,
-        )
-        for parameter in parameters
-    ]
-    text = f"{name}{inspect.Signature(shown)}"
-    return textwrap.fill(text, WIDTH, subsequent_indent="    ", break_long_words=False)
-
-
-def _named(name: str) -> Any:
-    # An attribute before a module: the folder of the presets has the name of a function.
-    path, *rest = name.split(".")
-    found = import_module(path)
-    for part in rest:
-        path = f"{path}.{part}"
-        found = getattr(found, part) if hasattr(found, part) else import_module(path)
-    return found
-
-
-class _Shown:
-    """A default as people write it; what says nothing to them is left out."""
-
-    def __init__(self, value: object) -> None:
-        self._value = value
-
-    def __repr__(self) -> str:
-        text = repr(self._value)
-        return "..." if text.startswith("<") or len(text) > LONGEST_DEFAULT else text
-
-
 def printed(command: str) -> str:
     """Run a ``doppler`` command, in an empty folder, and return what it prints.
 
@@ -344,10 +280,8 @@ def make_picture(reports: Path) -> None:
 
 
 def make_reference(_reports: Path) -> None:
-    """Rewrite the tables of docs/cli.md and the signatures of docs/api.md."""
+    """Rewrite the tables of docs/cli.md."""
     _rewrite("docs/cli.md", option_tables())
-    path = ROOT / "docs/api.md"
-    write_atomic(path, with_signatures(read_text(path, "document", DopplerError)))
 
 
 def make_example(_reports: Path) -> None:

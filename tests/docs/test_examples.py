@@ -32,7 +32,7 @@ def test_links_lead_to_files(path: Path) -> None:
     targets = [target for target, _ in LINK.findall(path.read_text()) if "://" not in target]
     missing = [target for target in targets if not (path.parent / target).exists()]
     if missing == ["docs/timeline.svg"]:
-        pytest.skip("docs/timeline.svg is not made yet: 'make repro', then 'make docs'")
+        pytest.skip("docs/timeline.svg is not made yet: 'make repro', then 'make figures'")
     assert not missing
 
 

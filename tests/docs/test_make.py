@@ -122,16 +122,7 @@ def test_the_reference_holds_every_command_as_it_is(make: ModuleType) -> None:
         ]
     assert list(tables) == names
     for name, table in tables.items():
-        assert make.replaced(text, name, table, "docs/cli.md") == text, "run 'make docs'"
-
-
-def test_the_signatures_are_as_they_are(make: ModuleType) -> None:
-    text = (ROOT / "docs/api.md").read_text()
-    assert len(make.SIGNATURE.findall(text)) == text.count("\n#### ")
-    assert make.with_signatures(text) == text, "run 'make docs'"
-    assert make.signature("doppler.Cluster.uniform") == "doppler.Cluster.uniform(count, memory=inf)"
-    with pytest.raises(DopplerError, match=r"doppler\.nothing: is nothing that can be called"):
-        make.signature("doppler.nothing")
+        assert make.replaced(text, name, table, "docs/cli.md") == text, "run 'make figures'"
 
 
 def test_the_readme_shows_the_results_of_the_reports(make: ModuleType, tmp_path: Path) -> None:
@@ -145,7 +136,7 @@ def test_the_readme_shows_the_results_of_the_reports(make: ModuleType, tmp_path:
         == readme
         for folder in folders
     ]
-    assert any(shown), "the results in README.md are of other reports: run 'make docs'"
+    assert any(shown), "the results in README.md are of other reports: run 'make figures'"
 
 
 def _complete(folder: Path) -> bool:

@@ -33,6 +33,7 @@ from doppler.registry.version import (
     read_version,
 )
 
+# Where the pipeline keeps the versions, from the root of a checkout.
 DIRECTORY = "models/registry"
 _VERSIONS = "versions"
 _LOCK = "lock"
