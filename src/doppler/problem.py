@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 from scipy.sparse.csgraph import connected_components
 
 from doppler.cluster.cluster import Cluster, Device
@@ -17,6 +16,7 @@ from doppler.errors import ProblemError
 from doppler.graph.graph import Graph
 from doppler.graph.levels import bottom_levels, top_levels
 from doppler.graph.op_class import op_classes
+from doppler.kernels import kernel
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
@@ -244,7 +244,7 @@ class Problem:
         return f"Problem({self.graph!r}, {self.cluster.name!r})"
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _fractional_split(compute, equal, steps):  # type: ignore[no-untyped-def]
     """Bound the largest load of any split of the work, see :attr:`Problem.lower_bound`.
 
@@ -301,7 +301,7 @@ def _fractional_split(compute, equal, steps):  # type: ignore[no-untyped-def]
     return best
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _columns(compute):  # type: ignore[no-untyped-def]
     """Return, for each device, the first device of the same times. O(V x devices) if few differ."""
     n_ops, n_devices = compute.shape
@@ -329,7 +329,7 @@ def _columns(compute):  # type: ignore[no-untyped-def]
     return same
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _summarize(compute, mean, least, most):  # type: ignore[no-untyped-def]
     """Fill in the mean, the least and the most of the finite times of each op, in one pass."""
     for op in range(compute.shape[0]):

@@ -157,11 +157,10 @@ def clone(tmp_path_factory: pytest.TempPathFactory, server: str) -> Clone:
         if name == "dvc.lock" or not (ROOT / name).is_file():
             continue
         (path / name).parent.mkdir(parents=True, exist_ok=True)
-        # With its time, by which numba knows the kernels that it has compiled of it already.
-        shutil.copy2(ROOT / name, path / name)
-    for compiled in (ROOT / "src").glob("**/__pycache__/*.nb[ci]"):
+        shutil.copy(ROOT / name, path / name)
+    for compiled in (ROOT / "src").glob("**/__pycache__/*.nbc"):
         (path / compiled.relative_to(ROOT)).parent.mkdir(exist_ok=True)
-        shutil.copy2(compiled, path / compiled.relative_to(ROOT))
+        shutil.copy(compiled, path / compiled.relative_to(ROOT))
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("GIT_", "WANDB_"))}
     environment |= {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from doppler.kernels import kernel
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def bottom_levels(
     order: IntArray, succ_ptr: IntArray, succ: IntArray, op_seconds: FloatArray, moved: FloatArray
 ) -> FloatArray:
@@ -25,7 +26,7 @@ def bottom_levels(
     return level
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def top_levels(
     order: IntArray, pred_ptr: IntArray, pred: IntArray, op_seconds: FloatArray, moved: FloatArray
 ) -> FloatArray:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from doppler.kernels import kernel
 
 IntArray = npt.NDArray[np.int32]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def kahn(pointers: IntArray, consumers: IntArray, n_ops: int) -> tuple[IntArray, IntArray]:
     """Order ops so that producers come first, O(V + E).
 

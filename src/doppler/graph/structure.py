@@ -8,9 +8,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from doppler.graph.graph import Graph
+from doppler.kernels import kernel
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
@@ -233,7 +233,7 @@ def _dense(group: IntArray, value: npt.NDArray[np.integer]) -> npt.NDArray[np.in
     return rank
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _mix(value):  # type: ignore[no-untyped-def]
     """Scramble 64 bits (the finalizer of SplitMix64: Steele, Lea and Flood, OOPSLA 2014)."""
     value = np.uint64(value) + np.uint64(0x9E3779B97F4A7C15)
@@ -242,7 +242,7 @@ def _mix(value):  # type: ignore[no-untyped-def]
     return value ^ (value >> np.uint64(31))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _mixed(values):  # type: ignore[no-untyped-def]
     mixed = np.empty(len(values), np.uint64)
     for index in range(len(values)):
@@ -250,7 +250,7 @@ def _mixed(values):  # type: ignore[no-untyped-def]
     return mixed
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _refine(color, pred_ptr, pred, succ_ptr, succ, rounds):  # type: ignore[no-untyped-def]
     """Refine colors by the multisets of the producers' and the consumers', as sums of hashes."""
     salt = np.uint64(0xD1B54A32D192ED03)
@@ -268,7 +268,7 @@ def _refine(color, pred_ptr, pred, succ_ptr, succ, rounds):  # type: ignore[no-u
     return color
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _walk(order, pred_ptr, pred, succ_ptr):  # type: ignore[no-untyped-def]
     """Give numbers to the ops in a depth-first walk from the exits to the producers, shape [ops].
 
@@ -300,7 +300,7 @@ def _walk(order, pred_ptr, pred, succ_ptr):  # type: ignore[no-untyped-def]
     return number
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _neighbors(meta, walk, pred_ptr, pred, succ_ptr, succ):  # type: ignore[no-untyped-def]
     """First consumer, first and last producer of each op, by meta-op, then walk; -1 for none."""
     consumer = np.full(len(meta), -1, np.int32)

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from doppler.cores import cores
 from doppler.errors import MemoryLimitError
 from doppler.heuristics.base import Deadline, Solution
 from doppler.heuristics.incumbent import FITTING_ATTEMPTS, Incumbent, make_incumbent, offer
+from doppler.kernels import kernel
 from doppler.placement import Placement
 from doppler.problem import Problem
 from doppler.schedule.room import Room, make_room
@@ -32,7 +32,7 @@ FITTING_RESTARTS = 64
 SLICE = 0.01
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def restart_seed(seed, index):  # type: ignore[no-untyped-def]
     """Seed of restart ``index``: multiples of an odd constant never repeat modulo 2^32."""
     return (seed + index % 4294967296 * 2654435769) % 4294967296

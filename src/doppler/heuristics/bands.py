@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from doppler.kernels import kernel
 from doppler.problem import Problem
 from doppler.schedule.ranks import rank_of
 from doppler.schedule.room import choices, take
@@ -75,7 +75,7 @@ def cut_bands(vertices: Vertices, count: int) -> IntArray:
     return band
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def band_net(arrays, of_op, member_ptr, member, chosen, home, local, seen_op):  # type: ignore[no-untyped-def]
     """Hypergraph of a band. O(edges at the band and at the consumers of what it makes).
 
@@ -172,7 +172,7 @@ def band_net(arrays, of_op, member_ptr, member, chosen, home, local, seen_op):  
     return listed[:count].copy(), pin_ptr[: n_nets + 1].copy(), pins[:filled].copy(), ops[:n_nets]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def relabel(pin_ptr, pins, label, n_labels):  # type: ignore[no-untyped-def]
     """Give pins other names, several of them one name or none. O(pins).
 
@@ -214,7 +214,7 @@ def relabel(pin_ptr, pins, label, n_labels):  # type: ignore[no-untyped-def]
     return new_ptr[: n_nets + 1].copy(), new_pins[:filled].copy(), nets[:n_nets].copy()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def settle(arrays, of_op, member_ptr, member, chosen, wanted, room, home):  # type: ignore[no-untyped-def]
     """Put the vertices of a band on devices that can take them. O(edges at the band + V devices).
 

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from doppler.heuristics.attempts import answer_once
 from doppler.heuristics.base import Solution
 from doppler.heuristics.heft import upward_order
+from doppler.kernels import kernel
 from doppler.problem import Problem
 from doppler.schedule.room import Room, choices, clear, take
 
@@ -103,7 +103,7 @@ def _ranks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     return ranks
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _add(stage, shard, device):  # type: ignore[no-untyped-def]
     """Let a shard read on a device; return the seconds of the transfers which that needs."""
     seconds = 0.0
@@ -115,7 +115,7 @@ def _add(stage, shard, device):  # type: ignore[no-untyped-def]
     return seconds
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _remove(stage, shard, device):  # type: ignore[no-untyped-def]
     """Undo :func:`_add`; return the seconds of the transfers that are not needed any more."""
     seconds = 0.0
@@ -127,7 +127,7 @@ def _remove(stage, shard, device):  # type: ignore[no-untyped-def]
     return seconds
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _options(room, stage, quota, shard, found):  # type: ignore[no-untyped-def]
     """Write the devices that may take a shard into ``found``; return how many.
 
@@ -148,7 +148,7 @@ def _options(room, stage, quota, shard, found):  # type: ignore[no-untyped-def]
     return kept
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _better(cost, tallest, best_cost, best_tallest):  # type: ignore[no-untyped-def]
     """Whether communication is cheaper, or equal and the largest load smaller."""
     if cost < best_cost * (1.0 - EQUAL):
@@ -156,7 +156,7 @@ def _better(cost, tallest, best_cost, best_tallest):  # type: ignore[no-untyped-
     return cost <= best_cost * (1.0 + EQUAL) and tallest < best_tallest * (1.0 - EQUAL)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _greedy(room, stage, quota, choice):  # type: ignore[no-untyped-def]
     """Give each shard in turn the device with the cheapest transfers, of equals the least loaded.
 
@@ -191,7 +191,7 @@ def _greedy(room, stage, quota, choice):  # type: ignore[no-untyped-def]
     return total, tallest
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _settle(room, stage, quota, choice):  # type: ignore[no-untyped-def]
     """Put every shard on its device."""
     for shard in range(len(stage.ops)):
@@ -202,7 +202,7 @@ def _settle(room, stage, quota, choice):  # type: ignore[no-untyped-def]
         take(room, stage.ops[shard], device)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _enumerate(room, stage, quota, choice, best_cost, best_tallest, most_steps):  # type: ignore[no-untyped-def]
     """Search all assignments, depth first, leaving out what cannot beat the best.
 
@@ -272,7 +272,7 @@ def _enumerate(room, stage, quota, choice, best_cost, best_tallest, most_steps):
             room.home[room.group[stage.ops[level]]] = -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _exchange(room, stage, quota, choice):  # type: ignore[no-untyped-def]
     """Exchange the devices of two shards while that is better, a few passes over near pairs."""
     count = len(stage.ops)
@@ -312,7 +312,7 @@ def _exchange(room, stage, quota, choice):  # type: ignore[no-untyped-def]
             return
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _assign(arrays, pointers, members, meta_op, room, devices):  # type: ignore[no-untyped-def]
     """Assign stage after stage; see :func:`enumerative`. Fills ``devices``, shape [ops]."""
     clear(room)

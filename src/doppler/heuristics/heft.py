@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from doppler.heuristics.attempts import answer_once
 from doppler.heuristics.base import Solution
+from doppler.kernels import kernel
 from doppler.problem import Problem
 from doppler.schedule.ranks import rank_of
 from doppler.schedule.room import Room, choices, clear, make_room, take
@@ -22,7 +22,7 @@ IntArray = npt.NDArray[np.int32]
 MOST_GAPS = 512
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _schedule(arrays, order, room, devices, start, finish):  # type: ignore[no-untyped-def]
     """Fill in the device, start and end of every op. O(E devices + V devices MOST_GAPS) at worst.
 
@@ -89,7 +89,7 @@ def _schedule(arrays, order, room, devices, start, finish):  # type: ignore[no-u
         n_gaps[best_device] = count
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _first_fit(opens, closes, count, ready, duration):  # type: ignore[no-untyped-def]
     """Index of the first gap that takes an op, ``count`` if there is none."""
     low, high = 0, count
@@ -104,7 +104,7 @@ def _first_fit(opens, closes, count, ready, duration):  # type: ignore[no-untype
     return low
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _insert(opens, closes, count, at, opened, closed):  # type: ignore[no-untyped-def]
     """Insert a gap before index ``at``, forgetting the oldest half if full; return the count."""
     if count == len(opens):

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from doppler.kernels import kernel
 from doppler.simulator.kernel import run
 from doppler.simulator.memory import peak_memory
 from doppler.simulator.score import Score, better, overflow_of
@@ -58,7 +58,7 @@ def make_incumbent(n_ops: int, n_devices: int, prioritized: bool = True) -> Incu
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def offer(arrays, devices, priority, attempt, limited, usable, work, incumbent):  # type: ignore[no-untyped-def]
     """Simulate a placement and keep it if it is better than the incumbent.
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from doppler.cores import cores
 from doppler.errors import MissingPackageError
+from doppler.kernels import kernel
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
@@ -140,7 +140,7 @@ def _whole(weight: FloatArray, total: int) -> npt.NDArray[np.int64]:
     return whole
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _packing(weight, part):  # type: ignore[no-untyped-def]
     """How much more than its part a block must take for the vertices to fit. O(V (k + log V)).
 

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from doppler.heuristics.attempts import Attempt, restart, restart_seed
 from doppler.heuristics.base import Solution
 from doppler.heuristics.incumbent import Incumbent, offer
+from doppler.kernels import kernel
 from doppler.problem import Problem
 from doppler.schedule.list_schedule import ListWeights, list_schedule, make_list_scratch
 from doppler.schedule.room import Room, make_room
@@ -49,7 +49,7 @@ def no_hint() -> IntArray:
     return np.empty(0, np.int32)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _restarts(  # type: ignore[no-untyped-def]
     arrays, rule, seed, first, count, limited, room, scratch, work, devices, priority, incumbent
 ):

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from doppler.kernels import kernel
 from doppler.problem import Problem
 from doppler.simulator.kernel import run
 
@@ -221,7 +221,7 @@ def make_state(plan: Plan) -> State:
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _leaders(pred_ptr, pred, volume):  # type: ignore[no-untyped-def]
     leader = np.full((len(volume), 3), -1, np.int32)
     for op in range(len(volume)):
@@ -236,7 +236,7 @@ def _leaders(pred_ptr, pred, volume):  # type: ignore[no-untyped-def]
     return leader
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _meta_cost(plan, state, meta, weight):  # type: ignore[no-untyped-def]
     """Seconds of a meta-op if it ran alone: the largest load, and ``weight`` times the most
     seconds that one channel is busy with its outputs.
@@ -263,7 +263,7 @@ def _meta_cost(plan, state, meta, weight):  # type: ignore[no-untyped-def]
     return load.max() + weight * traffic.max()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _assign(plan, table, state, meta, choice):  # type: ignore[no-untyped-def]
     devices, meta_ops, leader = state.devices, plan.meta_ops, plan.leader
     for index in range(plan.meta_ptr[meta], plan.meta_ptr[meta + 1]):
@@ -277,7 +277,7 @@ def _assign(plan, table, state, meta, choice):  # type: ignore[no-untyped-def]
                 devices[op] = devices[producer]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def begin(plan, table, state, choices, weight):  # type: ignore[no-untyped-def]
     """Make the placement of given choices, shape [kinds]."""
     state.choice[:] = choices
@@ -289,7 +289,7 @@ def begin(plan, table, state, choices, weight):  # type: ignore[no-untyped-def]
     weigh(plan, state, weight)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def weigh(plan, state, weight):  # type: ignore[no-untyped-def]
     """Compute all costs anew."""
     state.total[0] = 0.0
@@ -298,7 +298,7 @@ def weigh(plan, state, weight):  # type: ignore[no-untyped-def]
         state.total[0] += state.cost[meta]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _try(plan, table, state, kind, choice, weight):  # type: ignore[no-untyped-def]
     """Give a kind another choice, let those that follow it follow; return the change in cost."""
     moved, dirty, touched, counts = state.moved, state.dirty, state.touched, state.counts
@@ -353,7 +353,7 @@ def _try(plan, table, state, kind, choice, weight):  # type: ignore[no-untyped-d
     return change
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _undo(plan, state, kind, change):  # type: ignore[no-untyped-def]
     state.choice[kind] = state.old_choice[0]
     state.total[0] -= change
@@ -366,7 +366,7 @@ def _undo(plan, state, kind, change):  # type: ignore[no-untyped-def]
             state.devices[op] = state.old_devices[op]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _is_different(plan, state):  # type: ignore[no-untyped-def]
     """Whether the last trial moved any op."""
     for at in range(state.counts[1]):
@@ -378,7 +378,7 @@ def _is_different(plan, state):  # type: ignore[no-untyped-def]
     return False
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def repair(plan, devices, repaired):  # type: ignore[no-untyped-def]
     """Move ops that cannot run where they are to the next device that can; keep groups together."""
     if not plan.restricted:
@@ -396,7 +396,7 @@ def repair(plan, devices, repaired):  # type: ignore[no-untyped-def]
         repaired[op] = device
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def simulated(arrays, plan, state, priority, work):  # type: ignore[no-untyped-def]
     """Seconds of the state's placement, repaired; it is left in ``state.repaired``."""
     repair(plan, state.devices, state.repaired)
@@ -404,19 +404,19 @@ def simulated(arrays, plan, state, priority, work):  # type: ignore[no-untyped-d
     return makespan
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _nth(plan, pointers, choices, kind, index):  # type: ignore[no-untyped-def]
     """Return a choice of a kind, in order: the ways to follow, then its maps."""
     ways = plan.ways
     return np.int32(-1 - index) if index < ways else choices[pointers[kind] + index - ways]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _count(plan, pointers, kind, most):  # type: ignore[no-untyped-def]
     return plan.ways + min(most, pointers[kind + 1] - pointers[kind])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def improve(plan, table, pointers, choices, state, kind, weight, most):  # type: ignore[no-untyped-def]
     """Give a kind the choice of least cost; return whether that lowers the total.
 
@@ -437,7 +437,7 @@ def improve(plan, table, pointers, choices, state, kind, weight, most):  # type:
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def improve_simulated(  # type: ignore[no-untyped-def]
     arrays,
     plan,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from doppler.heuristics.attempts import Attempt, restart, restart_seed
 from doppler.heuristics.base import Solution
 from doppler.heuristics.incumbent import Incumbent, offer
+from doppler.kernels import kernel
 from doppler.problem import Problem
 from doppler.schedule.room import Room, choices, clear, take
 from doppler.simulator.kernel import Workspace
@@ -16,7 +16,7 @@ from doppler.simulator.kernel import Workspace
 IntArray = npt.NDArray[np.int32]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _draws(arrays, room, seed, first, count, limited, work, devices, incumbent):  # type: ignore[no-untyped-def]
     found = np.empty(arrays.compute.shape[1], np.int32)
     priority = np.empty(0, np.int32)

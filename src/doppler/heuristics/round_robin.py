@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from doppler.heuristics.attempts import answer_once
 from doppler.heuristics.base import Solution
+from doppler.kernels import kernel
 from doppler.problem import Problem
 from doppler.schedule.room import Room, choices, clear, take
 
 IntArray = npt.NDArray[np.int32]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _deal(arrays, room, devices, priority):  # type: ignore[no-untyped-def]
     clear(room)
     n_devices = arrays.compute.shape[1]

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from doppler.cores import cores
 from doppler.graph.structure import structure
@@ -30,6 +29,7 @@ from doppler.heuristics.map_descent import (
     simulated,
 )
 from doppler.heuristics.symmetric_maps import Layout, make_layout, merged_kinds, stage_counts
+from doppler.kernels import kernel
 from doppler.placement import Placement
 from doppler.problem import Problem
 from doppler.schedule.ranks import rank_of
@@ -278,7 +278,7 @@ class SymmetricMaps:
         return make_workspace(self.problem.n_ops, self.problem.n_devices, 0)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _fit(arrays, wish, room, devices):  # type: ignore[no-untyped-def]
     """Put each op where it is wished or, where there is no room, on the least loaded device."""
     clear(room)

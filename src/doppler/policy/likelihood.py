@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from numba import njit
 from torch import Tensor
 
+from doppler.kernels import kernel
 from doppler.policy.features import STYLED
 from doppler.policy.network import DualPolicy, Heads
 from doppler.policy.rollout import Record
@@ -36,7 +36,7 @@ class LogProbabilities(NamedTuple):
     style: Tensor
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def entry_steps(pred_ptr, pred, order, entered):  # type: ignore[no-untyped-def]
     """Find when each chosen op became a candidate: the step after its last producer's. O(V + E).
 

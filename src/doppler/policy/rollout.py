@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from doppler.cores import cores
+from doppler.kernels import kernel
 from doppler.policy.features import DEVICE_FEATURES, STYLED, Scales, device_features, scales
 from doppler.policy.hint import Hint, no_hint
 from doppler.policy.shortlist import (
@@ -190,7 +190,7 @@ def make_scratch(problem: Problem, kinds: IntArray, hidden: int, code: int) -> S
     )
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "arcp", "nsz"})
+@kernel(fastmath={"reassoc", "contract", "arcp", "nsz"})
 def score_devices(  # type: ignore[no-untyped-def]
     weights, direct, op, found, n_found, features, codes, members, hidden, scores
 ):
@@ -400,7 +400,7 @@ def episode(  # type: ignore[no-untyped-def]
                 size += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _episodes(  # type: ignore[no-untyped-def]
     arrays,
     scale,

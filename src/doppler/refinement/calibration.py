@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from doppler.cluster import Cluster
+from doppler.kernels import kernel
 from doppler.placement import Placement
 from doppler.problem import Arrays, Problem
 from doppler.simulator.kernel import Workspace, make_workspace, run
@@ -209,7 +209,7 @@ def deviation(values: npt.ArrayLike) -> float:
     return 1.4826 * float(np.median(np.abs(array - np.median(array))))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _samples(arrays, devices, priority, ordered, jitter, work, logs):  # type: ignore[no-untyped-def]
     """Logarithms of simulated seconds, shape [placements, samples]; the seeds are the samples'."""
     for index in range(logs.shape[0]):
@@ -221,7 +221,7 @@ def _samples(arrays, devices, priority, ordered, jitter, work, logs):  # type: i
             logs[index, sample] = np.log(max(makespan, 1e-300))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _misfit(arrays, devices, priority, ordered, target, error, bend, limit, work):  # type: ignore[no-untyped-def]
     """Sum Huber's losses of the simulated logarithms; anything above ``limit`` once above it."""
     total = 0.0

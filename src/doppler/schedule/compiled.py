@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from numba import njit
+from doppler.kernels import kernel
 
 # A kernel owns none of the arrays that it is handed and makes none of its own, so that there are no
 # references to count: taking some 30 arrays out of tuples for every op costs more than placing it.
 # numba has no public name for this option. What such a kernel calls must not allocate either,
 # unless it is compiled as `allocating`.
-lean = njit(cache=True, nogil=True, _nrt=False)
-allocating = njit(cache=True, nogil=True, _nrt=True)
+lean = kernel(_nrt=False)
+allocating = kernel(_nrt=True)
 # The tuples are some 200 words, which a call would pass by value.
-inlined = njit(cache=True, nogil=True, _nrt=False, inline="always")
+inlined = kernel(_nrt=False, inline="always")

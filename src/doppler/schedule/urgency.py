@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from doppler.kernels import kernel
 from doppler.problem import Problem
 from doppler.schedule.ranks import rank_of
 
@@ -20,7 +20,7 @@ IntArray = npt.NDArray[np.int32]
 STEPS = 2.0**30
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def urgencies(arrays, devices, level, priority):  # type: ignore[no-untyped-def]
     """Rank ops by the b-level that the placement gives them. O(V + E).
 

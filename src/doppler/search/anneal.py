@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from doppler.cores import cores
 from doppler.errors import ParamsError, UnknownNameError
 from doppler.heuristics.base import Deadline
+from doppler.kernels import kernel
 from doppler.placement import Placement
 from doppler.problem import Problem
 from doppler.schedule.ranks import ranks
@@ -186,7 +186,7 @@ class State(NamedTuple):
     gained: FloatArray
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def objective(arrays, devices, priority, draws, bounded, penalty, limit, work):  # type: ignore[no-untyped-def]
     """Mean makespan in seconds; where memory overflows, more than any placement that fits.
 
@@ -229,7 +229,7 @@ def objective(arrays, devices, priority, draws, bounded, penalty, limit, work): 
     return total / runs
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _excess(arrays, devices, priority, penalty, work):  # type: ignore[no-untyped-def]
     """Objective of a placement that overflows memory; 0 for one that fits."""
     if surely_fits(arrays, devices, work.free, work.arrival_of):
@@ -240,7 +240,7 @@ def _excess(arrays, devices, priority, penalty, work):  # type: ignore[no-untype
     return makespan + penalty * (1.0 + over) if over > 0.0 else 0.0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def anneal(  # type: ignore[no-untyped-def]
     arrays,
     land,

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from doppler.graph.structure import structure
+from doppler.kernels import kernel
 from doppler.problem import Problem
 
 IntArray = npt.NDArray[np.int32]
@@ -126,7 +126,7 @@ def make_log(n_ops: int) -> Log:
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def move_rank(priority, by_rank, source, target):  # type: ignore[no-untyped-def]
     """Take the op at one rank to another; those between move up by one."""
     op = by_rank[source]
@@ -140,7 +140,7 @@ def move_rank(priority, by_rank, source, target):  # type: ignore[no-untyped-def
     priority[op] = target
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def neighbor(arrays, op):  # type: ignore[no-untyped-def]
     """Return a random producer or consumer of an op, or -1."""
     n_out = arrays.succ_ptr[op + 1] - arrays.succ_ptr[op]
@@ -153,7 +153,7 @@ def neighbor(arrays, op):  # type: ignore[no-untyped-def]
     return arrays.pred[arrays.pred_ptr[op] + pick - n_out]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def target_of(arrays, devices, op):  # type: ignore[no-untyped-def]
     """Return a device to move an op to: any, a neighbor's, or, half the time, a sibling's."""
     kind = np.random.randint(0, 4)
@@ -165,7 +165,7 @@ def target_of(arrays, devices, op):  # type: ignore[no-untyped-def]
     return devices[neighbor(arrays, near)]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def move_op(arrays, land, devices, op, target, log, count):  # type: ignore[no-untyped-def]
     """Move an op, with its colocation group; returns how many changes are noted by now."""
     if devices[op] == target or not arrays.compute[op, target] < np.inf:
@@ -191,7 +191,7 @@ def move_op(arrays, land, devices, op, target, log, count):  # type: ignore[no-u
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def undo(devices, log, count):  # type: ignore[no-untyped-def]
     """Put every op back where it was, the last change first."""
     changed, before = log.op, log.before
@@ -199,7 +199,7 @@ def undo(devices, log, count):  # type: ignore[no-untyped-def]
         devices[changed[index]] = before[index]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def move_walk(arrays, land, devices, op, target, log, count):  # type: ignore[no-untyped-def]
     """Move the ops of a random walk within one device, at most ``REGION``."""
     home = devices[op]
@@ -213,7 +213,7 @@ def move_walk(arrays, land, devices, op, target, log, count):  # type: ignore[no
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def move_region(arrays, land, devices, op, target, size, log, count):  # type: ignore[no-untyped-def]
     """Move a connected region of up to ``size`` ops of one device, breadth first from an op."""
     succ_ptr, succ, pred_ptr, pred = arrays.succ_ptr, arrays.succ, arrays.pred_ptr, arrays.pred
@@ -245,7 +245,7 @@ def move_region(arrays, land, devices, op, target, size, log, count):  # type: i
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def move_slice(arrays, land, devices, op, target, log, count):  # type: ignore[no-untyped-def]
     """Move a slice of a meta-op: the ops that share one or two tile coordinates with an op.
 
@@ -292,7 +292,7 @@ def move_slice(arrays, land, devices, op, target, log, count):  # type: ignore[n
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def swap_slices(arrays, land, devices, op, log, count):  # type: ignore[no-untyped-def]
     """Let two slices of a meta-op change places: what two coordinates of an axis hold."""
     tiles = land.tiles
@@ -329,7 +329,7 @@ def swap_slices(arrays, land, devices, op, log, count):  # type: ignore[no-untyp
         two += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def swap_window(arrays, land, devices, by_rank, op, rank, log, count):  # type: ignore[no-untyped-def]
     """Let two devices, or two nodes, change their work in a stretch of the order.
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from doppler.kernels import kernel
 from doppler.problem import Arrays
 from doppler.schedule.affinity import forced_communication
 from doppler.schedule.compiled import allocating, lean
@@ -81,7 +81,7 @@ def make_recreation(arrays: Arrays) -> Recreation:
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def ruin_region(arrays, first, size, scratch):  # type: ignore[no-untyped-def]
     """Mark the ops around one: breadth first over producers and consumers, up to ``size``.
 
@@ -115,7 +115,7 @@ def ruin_region(arrays, first, size, scratch):  # type: ignore[no-untyped-def]
     return tail
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sort_by_start(arrays, start, scratch):  # type: ignore[no-untyped-def]
     """Put the ops into the order in which a run started them. O(V log V)."""
     # Of ops that start at once, those of no duration, the producer comes first.
@@ -127,7 +127,7 @@ def sort_by_start(arrays, start, scratch):  # type: ignore[no-untyped-def]
         position[op] = step
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def ruin_and_recreate(arrays, unit, first, start, end, devices, scratch):  # type: ignore[no-untyped-def]
     """Ruin a part of a placement and recreate it, with random weights and noise.
 

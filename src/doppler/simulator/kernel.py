@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from doppler.kernels import kernel
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
@@ -143,12 +144,12 @@ def make_workspace(n_ops: int, n_devices: int, n_edges: int) -> Workspace:
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _before(key_a, op_a, key_b, op_b):  # type: ignore[no-untyped-def]
     return key_a < key_b or (key_a == key_b and op_a < op_b)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def heap_push(keys, ops, base, size, key, op):  # type: ignore[no-untyped-def]
     """Push (key, op) on the binary heap at ``keys[base:]``, ordered by key, then op. O(log n)."""
     child = size
@@ -163,7 +164,7 @@ def heap_push(keys, ops, base, size, key, op):  # type: ignore[no-untyped-def]
     ops[base + child] = op
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def heap_pop(keys, ops, base, size):  # type: ignore[no-untyped-def]
     """Remove the top of the heap of ``size`` entries at ``keys[base:]``. O(log n)."""
     last = size - 1
@@ -187,13 +188,13 @@ def heap_pop(keys, ops, base, size):  # type: ignore[no-untyped-def]
     ops[base + parent] = op
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _push_ready(keys, base, size, priority, op):  # type: ignore[no-untyped-def]
     """Push ``priority << 32 | op`` on the binary heap at ``keys[base:]``. O(log n)."""
     _sift_up(keys, base, size, (np.int64(priority) << 32) | np.int64(op))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _pop_ready(keys, base, size):  # type: ignore[no-untyped-def]
     """Remove the top of the heap of ``size`` keys at ``keys[base:]`` and return its op. O(log n).
 
@@ -216,7 +217,7 @@ def _pop_ready(keys, base, size):  # type: ignore[no-untyped-def]
     return op
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _sift_up(keys, base, child, key):  # type: ignore[no-untyped-def]
     while child > 0:
         parent = (child - 1) >> 1
@@ -228,7 +229,7 @@ def _sift_up(keys, base, child, key):  # type: ignore[no-untyped-def]
     keys[base + child] = key
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def run(arrays, devices, priority, jitter, seed, record, work):  # type: ignore[no-untyped-def]
     """Simulate one placement.
 
@@ -273,7 +274,7 @@ def run(arrays, devices, priority, jitter, seed, record, work):  # type: ignore[
     return makespans[0], n_sent
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def run_drawn(arrays, devices, priority, op_factor, transfer_factor, below, limit, work):  # type: ignore[no-untyped-def]
     """Simulate one placement with durations that were drawn before, and only as long as it pays.
 
@@ -316,7 +317,7 @@ def run_drawn(arrays, devices, priority, op_factor, transfer_factor, below, limi
     return makespans[0]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def run_many(arrays, devices, priority, jitter, seeds, work, makespans):  # type: ignore[no-untyped-def]
     """Simulate placements one after the other.
 
@@ -345,7 +346,7 @@ def run_many(arrays, devices, priority, jitter, seeds, work, makespans):  # type
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _run_batch(  # type: ignore[no-untyped-def]
     arrays,
     devices,

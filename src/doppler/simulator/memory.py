@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from doppler.kernels import kernel
 
 FloatArray = npt.NDArray[np.float64]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def peak_memory(arrays, devices, work, n_sent):  # type: ignore[no-untyped-def]
     """Most bytes that each device holds at any time.
 
@@ -77,7 +78,7 @@ def peak_memory(arrays, devices, work, n_sent):  # type: ignore[no-untyped-def]
     return peak
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def surely_fits(arrays, devices, held, met):  # type: ignore[no-untyped-def]
     """Say whether a placement fits even if nothing were ever freed. O(V + E).
 

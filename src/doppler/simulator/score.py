@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from doppler.kernels import kernel
 from doppler.simulator.kernel import run
 from doppler.simulator.memory import peak_memory
 
@@ -52,7 +52,7 @@ class Score(NamedTuple):
         return self.key >= Score(*other).key
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def better(score, other):  # type: ignore[no-untyped-def]
     """Say, in a kernel, whether the first of two scores is the better one."""
     if score.overflow != other.overflow:
@@ -60,7 +60,7 @@ def better(score, other):  # type: ignore[no-untyped-def]
     return score.makespan < other.makespan
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def overflow_of(capacity, peak):  # type: ignore[no-untyped-def]
     """Sum the memory beyond the capacity as a share of it. O(devices).
 
@@ -77,7 +77,7 @@ def overflow_of(capacity, peak):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def score_of(arrays, devices, priority, limited, work):  # type: ignore[no-untyped-def]
     """Simulate a placement, without jitter, and return its score.
 
