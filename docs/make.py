@@ -4,6 +4,8 @@
   place`` prints.
 - docs/timeline.svg: the run of a winner, from ``reports/timelines``.
 - docs/cli.md: the arguments and options of every command, from the command line itself.
+- README.md and docs/*.md: numbers of the code, where a comment after the number says which:
+  ``up to 400<!-- = doppler.search.moves.LARGE_REGION --> ops``.
 
 A part whose source is missing is left as it is, which is said on stderr; the exit code is then 1.
 """
@@ -11,18 +13,23 @@ A part whose source is missing is left as it is, which is said on stderr; the ex
 from __future__ import annotations
 
 import argparse
+import inspect
 import re
 import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, redirect_stdout
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import typer
+import yaml
 
 from doppler.cli.app import app
 from doppler.cli.main import run
@@ -42,8 +49,13 @@ from doppler.viewer.timeline_svg import timeline_svg
 from doppler.viewer.units import count_of, format_percent, format_seconds
 
 ROOT = Path(__file__).resolve().parents[1]
+SCRIPTS = ROOT / "benchmarks"
 # The case of the picture, if its winner's timeline is there.
 PICTURED = ("llama_layer", "p100x4")
+# A number, and the expression that gives it. Names are of Doppler, of the scripts in
+# ``benchmarks``, of ``params.yaml`` as ``params``, or ``default(function, parameter)``.
+QUOTE = re.compile(r"(\d[\d.,e-]*%?)<!-- = ([^\n]+?) -->")
+NAME = re.compile(r"\b(?:doppler|benchmarks)(?:\.\w+)+")
 
 
 def replaced(text: str, name: str, content: str, where: str) -> str:
@@ -239,6 +251,88 @@ def _option_table(command: Any) -> str:
     return "\n".join(lines)
 
 
+def with_quotes(text: str, where: str) -> str:
+    """Put the present values before the comments that say what a number is.
+
+    Raises
+    ------
+    DopplerError
+        If an expression has no value, or its value is no number.
+    """
+
+    def now(found: re.Match[str]) -> str:
+        try:
+            value = _value(found[2])
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            NameError,
+            TypeError,
+            ValueError,
+        ) as error:
+            raise DopplerError(f"{where}: {found[2]}: {error}") from None
+        return f"{_as_before(found[1], value)}<!-- = {found[2]} -->"
+
+    return QUOTE.sub(now, text)
+
+
+def _value(expression: str) -> float:
+    names: dict[str, Any] = {"default": _default, "len": len, "sum": sum}
+    names["params"] = yaml.safe_load((ROOT / "params.yaml").read_text())
+
+    def known(found: re.Match[str]) -> str:
+        name = f"_{len(names)}"
+        names[name] = named(found[0])
+        return name
+
+    return float(eval(NAME.sub(known, expression), {"__builtins__": {}}, names))
+
+
+def _default(function: Callable[..., Any], parameter: str) -> Any:
+    return inspect.signature(function).parameters[parameter].default
+
+
+def _as_before(shown: str, value: float) -> str:
+    """Write a value as it was written: a percentage, a power of ten, or a plain number."""
+    if shown.endswith("%"):
+        return f"{100 * value:.{len(shown.rstrip('%').partition('.')[2])}f}%"
+    if "e" in shown:
+        mantissa, _, exponent = f"{value:.0e}".partition("e")
+        return f"{mantissa}e{int(exponent)}"
+    return f"{value:,.10g}"
+
+
+def named(name: str) -> Any:
+    """Find what a dotted name stands for, as if its longest part that is a module were imported.
+
+    Raises
+    ------
+    AttributeError
+        If there is no such thing.
+    """
+    path, rest = name, []
+    if path.startswith(f"{SCRIPTS.name}."):
+        path = path.removeprefix(f"{SCRIPTS.name}.")
+        if str(SCRIPTS) not in sys.path:
+            sys.path.append(str(SCRIPTS))
+    while _spec(path) is None:
+        path, _, last = path.rpartition(".")
+        rest.insert(0, last)
+    found: Any = import_module(path)
+    for part in rest:
+        found = getattr(found, part)
+    return found
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    try:
+        return find_spec(module)
+    except ModuleNotFoundError:
+        # What is left of the last dot is no package.
+        return None
+
+
 def printed(command: str) -> str:
     """Run a ``doppler`` command, in an empty folder, and return what it prints.
 
@@ -284,6 +378,19 @@ def make_reference(_reports: Path) -> None:
     _rewrite("docs/cli.md", option_tables())
 
 
+def make_quotes(_reports: Path) -> None:
+    """Rewrite the numbers of the code that documents quote."""
+    for path in documents():
+        text = read_text(path, "document", DopplerError)
+        if (now := with_quotes(text, path.name)) != text:
+            write_atomic(path, now)
+
+
+def documents() -> list[Path]:
+    """README.md and the pages, without the reference."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
 def make_example(_reports: Path) -> None:
     """Run the README's first command and show what it prints."""
     text = read_text(ROOT / "README.md", "document", DopplerError)
@@ -305,6 +412,7 @@ PARTS: dict[str, Callable[[Path], None]] = {
     "table": make_table,
     "picture": make_picture,
     "reference": make_reference,
+    "quotes": make_quotes,
     "example": make_example,
 }
 

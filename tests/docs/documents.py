@@ -22,6 +22,7 @@ import pytest
 from doppler.cli.main import run
 
 ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w+)(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LIKE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 

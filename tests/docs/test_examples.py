@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from documents import ROOT, Session, blocks
+from documents import DOCUMENTS, ROOT, Session, blocks
 
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]+)(#[\w-]+)?\)")
 
 

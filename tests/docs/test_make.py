@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from documents import ROOT
+from documents import DOCUMENTS, ROOT
 
 from doppler.cli.app import app
+from doppler.cluster import presets
 from doppler.errors import DopplerError
 from doppler.evaluation.report import SUITES, CaseTimeline, Report
 from doppler.evaluation.results import CaseResult, MethodResult
@@ -110,6 +112,42 @@ def test_markers_are_kept_and_missing_ones_are_named(make: ModuleType) -> None:
     assert make.replaced(text, "x", "new", "README.md") == expected
     with pytest.raises(DopplerError, match=r"README\.md: needs one pair of markers <!-- y:begin"):
         make.replaced(text, "y", "new", "README.md")
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
+def test_numbers_of_the_code_are_as_they_are(make: ModuleType, path: Path) -> None:
+    text = path.read_text()
+    assert make.with_quotes(text, path.name) == text, "run 'make figures'"
+    # A comment that no number stands before would never be looked at.
+    assert text.count("<!-- = ") == len(make.QUOTE.findall(text))
+
+
+def test_a_number_keeps_its_form(make: ModuleType) -> None:
+    names = "doppler.search.anneal.QUIET_SHARE", "doppler.portfolio.MOST_FREE_OPS"
+    for old, name, new in (
+        ("1%", names[0], "50%"),
+        ("1.5%", names[0], "50.0%"),
+        ("1e-4", names[0], "5e-1"),
+        ("7", names[1], "60,000"),
+        ("7", f"{names[1]} / 1000", "60"),
+        ("7", 'params["reinforce"]["jitter"]', "0.1"),
+        ("7", 'default(doppler.place, "seed")', "0"),
+    ):
+        changed = make.with_quotes(f"(about {old}<!-- = {name} -->, so)", "a.md")
+        assert changed == f"(about {new}<!-- = {name} -->, so)"
+
+
+@pytest.mark.parametrize(
+    "expression", ["doppler.search.nothing", "doppler.place", "1 / 0", "open", "params['x']"]
+)
+def test_a_number_without_a_source_is_refused(make: ModuleType, expression: str) -> None:
+    with pytest.raises(DopplerError, match=r"^a\.md: " + re.escape(expression)):
+        make.with_quotes(f"1<!-- = {expression} -->", "a.md")
+
+
+def test_the_presets_are_named() -> None:
+    text = (ROOT / "docs/cli.md").read_text()
+    assert not [name for name in presets() if f"`{name}`" not in text]
 
 
 def test_the_reference_holds_every_command_as_it_is(make: ModuleType) -> None:
