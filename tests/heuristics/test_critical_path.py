@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from doppler import Cluster, Graph, Problem
 from doppler.graph.formats import load_graph
 from doppler.heuristics.attempts import restart_seed
-from doppler.heuristics.critical_path import critical_path, critical_path_trace, urgencies
+from doppler.heuristics.critical_path import critical_path, critical_path_trace, rounded_b_levels
 
 GRAPHS = Path(__file__).parents[3] / "shared" / "graphs"
 
@@ -84,7 +84,7 @@ def test_each_step_takes_the_most_urgent_op_where_it_starts_first(
 ) -> None:
     order, devices, tied = critical_path_trace(problem, seed)
     assert sorted(order.tolist()) == list(range(problem.n_ops))
-    urgency = urgencies(problem)
+    urgency = rounded_b_levels(problem)
     a = problem.arrays
     chosen: list[int] = []
     homes: dict[int, int] = {}

@@ -15,8 +15,8 @@ from doppler.heuristics.map_descent import (
     begin,
     improve,
     improve_simulated,
-    make_plan,
-    make_state,
+    make_map_problem,
+    make_map_state,
     simulated,
     weigh,
 )
@@ -51,10 +51,10 @@ def test_placements_suit_the_problem_and_the_best_comes_first(
 def test_moves_keep_what_is_known_of_a_placement_true(problem: Problem, seed: int) -> None:
     rng = np.random.default_rng(seed)
     found = structure(problem.graph)
-    plan = make_plan(problem, found.meta, found.kind)
+    plan = make_map_problem(problem, found.meta, found.kind)
     layout = make_layout(found, found.kind, problem.nodes, 1)
     maps = layout.table, layout.pointers, layout.choices
-    state, fresh = make_state(plan), make_state(plan)
+    state, fresh = make_map_state(plan), make_map_state(plan)
     work = make_workspace(problem.n_ops, problem.n_devices, 0)
     priority = rank_of(upward_order(problem))
     begin(plan, layout.table, state, rng.integers(FOLLOW, 1, found.n_kinds).astype(np.int32), 0.5)

@@ -17,14 +17,14 @@ from doppler.heuristics.incumbent import FITTING_ATTEMPTS, Incumbent, make_incum
 from doppler.kernels import kernel
 from doppler.placement import Placement
 from doppler.problem import Problem
-from doppler.schedule.room import Room, make_room
+from doppler.schedule.free_memory import FreeMemory, make_free_memory
 from doppler.simulator import describe_overflow
 from doppler.simulator.kernel import Workspace, make_workspace
 
 IntArray = npt.NDArray[np.int32]
-Construct = Callable[[Room], tuple[IntArray, IntArray]]
+Construct = Callable[[FreeMemory], tuple[IntArray, IntArray]]
 Attempt = Callable[[int, int], None]
-MakeAttempt = Callable[[Room, Workspace, Incumbent], Attempt]
+MakeAttempt = Callable[[FreeMemory, Workspace, Incumbent], Attempt]
 
 # A randomized construction that does not fit is worth this many more, whatever the budget.
 FITTING_RESTARTS = 64
@@ -44,8 +44,8 @@ def answer_once(problem: Problem, construct: Construct, *, budget: float, origin
     Parameters
     ----------
     construct : callable
-        From the room on the devices to devices [ops] and priority [ops], [0] for first ready,
-        first run. Called again with less usable room as long as the result does not fit.
+        From the free memory of the devices to devices [ops] and priority [ops], [0] for first
+        ready, first run. Called again with less of it as long as the result does not fit.
     budget : float
         Not used: one answer is all there is.
     origin : str
@@ -57,14 +57,14 @@ def answer_once(problem: Problem, construct: Construct, *, budget: float, origin
         If no attempt fits; says how much is missing where.
     """
     deadline = Deadline(budget)
-    room = make_room(problem.arrays)
+    memory = make_free_memory(problem.arrays)
     work = _workspace(problem)
     limited = problem.may_overflow
     for index in range(FITTING_ATTEMPTS):
-        devices, priority = construct(room)
+        devices, priority = construct(memory)
         if index == 0:
             incumbent = make_incumbent(problem.n_ops, problem.n_devices, priority.size > 0)
-        offer(problem.arrays, devices, priority, index, limited, room.usable, work, incumbent)
+        offer(problem.arrays, devices, priority, index, limited, memory.usable, work, incumbent)
         if incumbent.score.fits:
             break
     return _solution(problem, incumbent, index + 1, deadline, origin)
@@ -115,7 +115,7 @@ def restart(
 
     def begin() -> Attempt:
         incumbent = make_incumbent(problem.n_ops, problem.n_devices, prioritized)
-        attempt = make_attempt(make_room(problem.arrays), _workspace(problem), incumbent)
+        attempt = make_attempt(make_free_memory(problem.arrays), _workspace(problem), incumbent)
         incumbents.append(incumbent)
         return attempt
 

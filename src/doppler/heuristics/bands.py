@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from doppler.kernels import kernel
 from doppler.problem import Problem
+from doppler.schedule.free_memory import choices, take
 from doppler.schedule.ranks import rank_of
-from doppler.schedule.room import choices, take
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
@@ -215,7 +215,7 @@ def relabel(pin_ptr, pins, label, n_labels):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def settle(arrays, of_op, member_ptr, member, chosen, wanted, room, home):  # type: ignore[no-untyped-def]
+def settle(arrays, of_op, member_ptr, member, chosen, wanted, memory, home):  # type: ignore[no-untyped-def]
     """Put the vertices of a band on devices that can take them. O(edges at the band + V devices).
 
     A vertex that cannot go where it is wanted goes where most of its bytes are or are wanted, of
@@ -228,7 +228,7 @@ def settle(arrays, of_op, member_ptr, member, chosen, wanted, room, home):  # ty
         See :class:`Vertices`.
     chosen, wanted : int32 array
         The vertices of the band and the device that each should have.
-    room : Room
+    memory : FreeMemory
         With the ops of earlier bands taken.
     home : int32 array, shape [vertices]
         Device of the vertices of earlier bands; those of this band are filled in.
@@ -244,7 +244,7 @@ def settle(arrays, of_op, member_ptr, member, chosen, wanted, room, home):  # ty
     for index in range(len(chosen)):
         vertex, device = chosen[index], wanted[index]
         first = member[member_ptr[vertex]]
-        n_found = choices(room, first, found)
+        n_found = choices(memory, first, found)
         fits = False
         for slot in range(n_found):
             fits |= found[slot] == device
@@ -268,6 +268,6 @@ def settle(arrays, of_op, member_ptr, member, chosen, wanted, room, home):  # ty
                 ):
                     device = other
             home[vertex] = device
-        take(room, first, device)
+        take(memory, first, device)
         for slot in range(member_ptr[vertex], member_ptr[vertex + 1]):
             load[device] += compute[member[slot], device]

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from doppler.heuristics.base import Solution
-from doppler.heuristics.list_restarts import Rule, no_hint, restart_rule, trace_rule
+from doppler.heuristics.list_restarts import Rule, no_hinted_devices, restart_rule, trace_rule
 from doppler.problem import Problem
 from doppler.schedule.list_schedule import TIE, ListWeights
 
@@ -15,7 +15,7 @@ IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 
 
-def urgencies(problem: Problem) -> FloatArray:
+def rounded_b_levels(problem: Problem) -> FloatArray:
     """Give the b-levels (mean compute and mean transfers), rounded so that equals compare equal."""
     level = problem.b_level(problem.mean_compute, transfers=True)
     grain = max(float(level.max()), 1e-300) * TIE
@@ -24,7 +24,13 @@ def urgencies(problem: Problem) -> FloatArray:
 
 
 def _rule(problem: Problem) -> Rule:
-    return Rule(urgencies(problem), ListWeights(compute=0.0), no_hint(), drawn=True, unit=0.0)
+    return Rule(
+        rounded_b_levels(problem),
+        ListWeights(compute=0.0),
+        no_hinted_devices(),
+        drawn=True,
+        unit=0.0,
+    )
 
 
 def critical_path_trace(problem: Problem, seed: int = 0) -> tuple[IntArray, IntArray, BoolArray]:

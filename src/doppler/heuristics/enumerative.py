@@ -12,7 +12,7 @@ from doppler.heuristics.base import Solution
 from doppler.heuristics.heft import upward_order
 from doppler.kernels import kernel
 from doppler.problem import Problem
-from doppler.schedule.room import Room, choices, clear, take
+from doppler.schedule.free_memory import FreeMemory, choices, clear, take
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
@@ -128,12 +128,12 @@ def _remove(stage, shard, device):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _options(room, stage, quota, shard, found):  # type: ignore[no-untyped-def]
+def _options(memory, stage, quota, shard, found):  # type: ignore[no-untyped-def]
     """Write the devices that may take a shard into ``found``; return how many.
 
     Those below the stage's quota, or, where only others may take it, those.
     """
-    count = choices(room, stage.ops[shard], found)
+    count = choices(memory, stage.ops[shard], found)
     below = 0
     for index in range(count):
         if quota.taken[found[index]] < quota.most[0]:
@@ -157,7 +157,7 @@ def _better(cost, tallest, best_cost, best_tallest):  # type: ignore[no-untyped-
 
 
 @kernel
-def _greedy(room, stage, quota, choice):  # type: ignore[no-untyped-def]
+def _greedy(memory, stage, quota, choice):  # type: ignore[no-untyped-def]
     """Give each shard in turn the device with the cheapest transfers, of equals the least loaded.
 
     Returns
@@ -167,18 +167,18 @@ def _greedy(room, stage, quota, choice):  # type: ignore[no-untyped-def]
     tallest : float
         Largest load among the devices used, seconds.
     """
-    found = np.empty(room.compute.shape[1], np.int32)
+    found = np.empty(memory.compute.shape[1], np.int32)
     total = 0.0
     tallest = 0.0
     for shard in range(len(stage.ops)):
         op = stage.ops[shard]
         least = np.inf
         least_load = np.inf
-        for index in range(_options(room, stage, quota, shard, found)):
+        for index in range(_options(memory, stage, quota, shard, found)):
             device = found[index]
             cost = _add(stage, shard, device)
             _remove(stage, shard, device)
-            load = quota.load[device] + room.compute[op, device]
+            load = quota.load[device] + memory.compute[op, device]
             if index == 0 or _better(cost, load, least, least_load):
                 least, least_load = cost, load
                 choice[shard] = device
@@ -187,28 +187,28 @@ def _greedy(room, stage, quota, choice):  # type: ignore[no-untyped-def]
         quota.taken[device] += 1
         quota.load[device] = least_load
         tallest = max(tallest, least_load)
-        take(room, op, device)
+        take(memory, op, device)
     return total, tallest
 
 
 @kernel
-def _settle(room, stage, quota, choice):  # type: ignore[no-untyped-def]
+def _settle(memory, stage, quota, choice):  # type: ignore[no-untyped-def]
     """Put every shard on its device."""
     for shard in range(len(stage.ops)):
         device = choice[shard]
         _add(stage, shard, device)
         quota.taken[device] += 1
-        quota.load[device] += room.compute[stage.ops[shard], device]
-        take(room, stage.ops[shard], device)
+        quota.load[device] += memory.compute[stage.ops[shard], device]
+        take(memory, stage.ops[shard], device)
 
 
 @kernel
-def _enumerate(room, stage, quota, choice, best_cost, best_tallest, most_steps):  # type: ignore[no-untyped-def]
+def _enumerate(memory, stage, quota, choice, best_cost, best_tallest, most_steps):  # type: ignore[no-untyped-def]
     """Search all assignments, depth first, leaving out what cannot beat the best.
 
     Both parts of the objective only grow as shards are added, so a partial assignment that is not
-    better than the best already is not continued. ``choice`` holds the best; room, stage and quota
-    are left as they were.
+    better than the best already is not continued. ``choice`` holds the best; memory, stage and
+    quota are left as they were.
 
     Returns
     -------
@@ -216,7 +216,7 @@ def _enumerate(room, stage, quota, choice, best_cost, best_tallest, most_steps):
         Whether the search was completed within ``most_steps``.
     """
     count = len(stage.ops)
-    n_devices = room.compute.shape[1]
+    n_devices = memory.compute.shape[1]
     options = np.empty((count, n_devices), np.int32)
     n_options = np.zeros(count, np.int32)
     tried = np.zeros(count, np.int32)
@@ -229,7 +229,7 @@ def _enumerate(room, stage, quota, choice, best_cost, best_tallest, most_steps):
     opens_home = np.zeros(count, np.bool_)
     level = np.int64(0)
     steps = 0
-    n_options[0] = _options(room, stage, quota, level, options[0])
+    n_options[0] = _options(memory, stage, quota, level, options[0])
     while True:
         if level < count and tried[level] < n_options[level] and steps < most_steps:
             steps += 1
@@ -237,24 +237,24 @@ def _enumerate(room, stage, quota, choice, best_cost, best_tallest, most_steps):
             tried[level] += 1
             op = stage.ops[level]
             cost[level + 1] = cost[level] + _add(stage, level, device)
-            load = quota.load[device] + room.compute[op, device]
+            load = quota.load[device] + memory.compute[op, device]
             tallest[level + 1] = max(tallest[level], load)
             if not _better(cost[level + 1], tallest[level + 1], best_cost, best_tallest):
                 _remove(stage, level, device)
                 continue
             current[level] = device
-            group = room.group[op]
-            opens_home[level] = group >= 0 and room.home[group] < 0
+            group = memory.group[op]
+            opens_home[level] = group >= 0 and memory.home[group] < 0
             load_before[level] = quota.load[device]
-            left_before[level] = room.left[device]
-            working_before[level] = room.working[device]
+            left_before[level] = memory.left[device]
+            working_before[level] = memory.working[device]
             quota.taken[device] += 1
             quota.load[device] = load
-            take(room, op, device)
+            take(memory, op, device)
             level += 1
             if level < count:
                 tried[level] = 0
-                n_options[level] = _options(room, stage, quota, level, options[level])
+                n_options[level] = _options(memory, stage, quota, level, options[level])
             continue
         if level == count:
             best_cost, best_tallest = cost[count], tallest[count]
@@ -266,14 +266,14 @@ def _enumerate(room, stage, quota, choice, best_cost, best_tallest, most_steps):
         _remove(stage, level, device)
         quota.taken[device] -= 1
         quota.load[device] = load_before[level]
-        room.left[device] = left_before[level]
-        room.working[device] = working_before[level]
+        memory.left[device] = left_before[level]
+        memory.working[device] = working_before[level]
         if opens_home[level]:
-            room.home[room.group[stage.ops[level]]] = -1
+            memory.home[memory.group[stage.ops[level]]] = -1
 
 
 @kernel
-def _exchange(room, stage, quota, choice):  # type: ignore[no-untyped-def]
+def _exchange(memory, stage, quota, choice):  # type: ignore[no-untyped-def]
     """Exchange the devices of two shards while that is better, a few passes over near pairs."""
     count = len(stage.ops)
     for _ in range(PASSES):
@@ -282,27 +282,27 @@ def _exchange(room, stage, quota, choice):  # type: ignore[no-untyped-def]
             for other in range(one + 1, min(one + 1 + EXCHANGES, count)):
                 a, b = choice[one], choice[other]
                 u, v = stage.ops[one], stage.ops[other]
-                if a == b or room.group[u] >= 0 or room.group[v] >= 0:
+                if a == b or memory.group[u] >= 0 or memory.group[v] >= 0:
                     continue
-                if room.compute[u, b] == np.inf or room.compute[v, a] == np.inf:
+                if memory.compute[u, b] == np.inf or memory.compute[v, a] == np.inf:
                     continue
-                grown = room.needed[v] - room.needed[u]
-                working_a = max(room.working[a], room.while_running[v])
-                working_b = max(room.working[b], room.while_running[u])
-                if room.left[a] - grown < working_a or room.left[b] + grown < working_b:
+                grown = memory.needed[v] - memory.needed[u]
+                working_a = max(memory.working[a], memory.while_running[v])
+                working_b = max(memory.working[b], memory.while_running[u])
+                if memory.left[a] - grown < working_a or memory.left[b] + grown < working_b:
                     continue
                 before = _remove(stage, one, a) + _remove(stage, other, b)
                 after = _add(stage, one, b) + _add(stage, other, a)
-                load_a = quota.load[a] + room.compute[v, a] - room.compute[u, a]
-                load_b = quota.load[b] + room.compute[u, b] - room.compute[v, b]
+                load_a = quota.load[a] + memory.compute[v, a] - memory.compute[u, a]
+                load_b = quota.load[b] + memory.compute[u, b] - memory.compute[v, b]
                 highest = max(quota.load[a], quota.load[b])
                 if _better(after, max(load_a, load_b), before, highest):
                     improved = True
                     choice[one], choice[other] = b, a
                     quota.load[a], quota.load[b] = load_a, load_b
-                    room.left[a] -= grown
-                    room.left[b] += grown
-                    room.working[a], room.working[b] = working_a, working_b
+                    memory.left[a] -= grown
+                    memory.left[b] += grown
+                    memory.working[a], memory.working[b] = working_a, working_b
                 else:
                     _remove(stage, one, b)
                     _remove(stage, other, a)
@@ -313,12 +313,12 @@ def _exchange(room, stage, quota, choice):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _assign(arrays, pointers, members, meta_op, room, devices):  # type: ignore[no-untyped-def]
+def _assign(arrays, pointers, members, meta_op, memory, devices):  # type: ignore[no-untyped-def]
     """Assign stage after stage; see :func:`enumerative`. Fills ``devices``, shape [ops]."""
-    clear(room)
+    clear(memory)
     volume, latency, factor = arrays.volume, arrays.latency, arrays.factor
     pred_ptr, pred, succ_ptr = arrays.pred_ptr, arrays.pred, arrays.succ_ptr
-    n_ops, n_devices = room.compute.shape
+    n_ops, n_devices = memory.compute.shape
     n_stages = len(meta_op)
     n_copies = np.zeros(n_ops, np.int32)
     copy_device = np.empty(len(pred), np.int32)
@@ -371,24 +371,28 @@ def _assign(arrays, pointers, members, meta_op, room, devices):  # type: ignore[
 
         complete = count == 1
         if 1 < count <= MOST_ENUMERATED:
-            left, working, home = room.left.copy(), room.working.copy(), np.empty(count, np.int32)
+            left, working, home = (
+                memory.left.copy(),
+                memory.working.copy(),
+                np.empty(count, np.int32),
+            )
             load_before, taken_before = load.copy(), taken[meta].copy()
             for shard in range(count):
-                group = room.group[ops[shard]]
-                home[shard] = room.home[group] if group >= 0 else -1
-            cost, tallest = _greedy(room, stage, quota, choice)
-            room.left[:], room.working[:] = left, working
+                group = memory.group[ops[shard]]
+                home[shard] = memory.home[group] if group >= 0 else -1
+            cost, tallest = _greedy(memory, stage, quota, choice)
+            memory.left[:], memory.working[:] = left, working
             load[:], taken[meta] = load_before, taken_before
             stage.uses[:] = 0
             for shard in range(count):
-                if room.group[ops[shard]] >= 0:
-                    room.home[room.group[ops[shard]]] = home[shard]
-            complete = _enumerate(room, stage, quota, choice, cost, tallest, most_steps)
-            _settle(room, stage, quota, choice)
+                if memory.group[ops[shard]] >= 0:
+                    memory.home[memory.group[ops[shard]]] = home[shard]
+            complete = _enumerate(memory, stage, quota, choice, cost, tallest, most_steps)
+            _settle(memory, stage, quota, choice)
         else:
-            _greedy(room, stage, quota, choice)
+            _greedy(memory, stage, quota, choice)
         if not complete:
-            _exchange(room, stage, quota, choice)
+            _exchange(memory, stage, quota, choice)
 
         for shard in range(count):
             devices[ops[shard]] = choice[shard]
@@ -437,9 +441,9 @@ def enumerative(problem: Problem, *, budget: float = 0.0, seed: int = 0) -> Solu
     priority = np.empty(problem.n_ops, np.int32)
     priority[order] = np.arange(problem.n_ops, dtype=np.int32)
 
-    def construct(room: Room) -> tuple[IntArray, IntArray]:
+    def construct(memory: FreeMemory) -> tuple[IntArray, IntArray]:
         devices = np.empty(problem.n_ops, np.int32)
-        _assign(problem.arrays, pointers, members, meta_op, room, devices)
+        _assign(problem.arrays, pointers, members, meta_op, memory, devices)
         return devices, priority
 
     return answer_once(problem, construct, budget=budget, origin="enumerative assignment")

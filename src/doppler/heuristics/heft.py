@@ -11,8 +11,8 @@ from doppler.heuristics.attempts import answer_once
 from doppler.heuristics.base import Solution
 from doppler.kernels import kernel
 from doppler.problem import Problem
+from doppler.schedule.free_memory import FreeMemory, choices, clear, make_free_memory, take
 from doppler.schedule.ranks import rank_of
-from doppler.schedule.room import Room, choices, clear, make_room, take
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
@@ -23,12 +23,12 @@ MOST_GAPS = 512
 
 
 @kernel
-def _schedule(arrays, order, room, devices, start, finish):  # type: ignore[no-untyped-def]
+def _schedule(arrays, order, memory, devices, start, finish):  # type: ignore[no-untyped-def]
     """Fill in the device, start and end of every op. O(E devices + V devices MOST_GAPS) at worst.
 
     Invariant: the gaps of a device are disjoint and ascend; after ``busy_until`` it is free.
     """
-    clear(room)
+    clear(memory)
     compute, volume, factor = arrays.compute, arrays.volume, arrays.factor
     latency, pred_ptr, pred = arrays.latency, arrays.pred_ptr, arrays.pred
     n_devices = compute.shape[1]
@@ -42,7 +42,7 @@ def _schedule(arrays, order, room, devices, start, finish):  # type: ignore[no-u
         best_start = np.inf
         best_device = np.int32(-1)
         best_gap = -1
-        for index in range(choices(room, op, found)):
+        for index in range(choices(memory, op, found)):
             device = found[index]
             ready = 0.0
             for edge in range(pred_ptr[op], pred_ptr[op + 1]):
@@ -61,7 +61,7 @@ def _schedule(arrays, order, room, devices, start, finish):  # type: ignore[no-u
             if begins + duration < best:
                 best, best_start = begins + duration, begins
                 best_device, best_gap = device, gap
-        take(room, op, best_device)
+        take(memory, op, best_device)
         devices[op] = best_device
         start[op] = best_start
         finish[op] = best
@@ -131,7 +131,7 @@ def upward_order(problem: Problem) -> IntArray:
     return np.lexsort((position, -rank)).astype(np.int32)
 
 
-class Plan(NamedTuple):
+class HeftSchedule(NamedTuple):
     """The schedule that HEFT plans.
 
     Attributes
@@ -149,16 +149,18 @@ class Plan(NamedTuple):
     finish: FloatArray
 
 
-def heft_schedule(problem: Problem, room: Room | None = None) -> Plan:
+def heft_schedule(problem: Problem, memory: FreeMemory | None = None) -> HeftSchedule:
     """Plan with HEFT. O(E devices + V (log V + devices x 512 gaps)) at worst."""
     by_rank = upward_order(problem)
     devices = np.full(problem.n_ops, -1, np.int32)
     start = np.zeros(problem.n_ops)
     finish = np.zeros(problem.n_ops)
-    _schedule(problem.arrays, by_rank, room or make_room(problem.arrays), devices, start, finish)
+    _schedule(
+        problem.arrays, by_rank, memory or make_free_memory(problem.arrays), devices, start, finish
+    )
     # Of equal starts, those of ops that take no time, the higher rank first.
     order = by_rank[np.argsort(start[by_rank], kind="stable")]
-    return Plan(order, devices, start, finish)
+    return HeftSchedule(order, devices, start, finish)
 
 
 def heft(problem: Problem, *, budget: float = 0.0, seed: int = 0) -> Solution:
@@ -176,8 +178,8 @@ def heft(problem: Problem, *, budget: float = 0.0, seed: int = 0) -> Solution:
         If the placement does not fit in memory.
     """
 
-    def construct(room: Room) -> tuple[IntArray, IntArray]:
-        plan = heft_schedule(problem, room)
+    def construct(memory: FreeMemory) -> tuple[IntArray, IntArray]:
+        plan = heft_schedule(problem, memory)
         return plan.devices, rank_of(plan.order)
 
     return answer_once(problem, construct, budget=budget, origin="HEFT")

@@ -76,7 +76,7 @@ def offer(arrays, devices, priority, attempt, limited, usable, work, incumbent):
     limited : bool
         Whether memory can run out at all.
     usable : float64 array, shape [devices]
-        See :class:`doppler.schedule.room.Room`.
+        See :class:`doppler.schedule.free_memory.FreeMemory`.
     work : Workspace
         With room for the record if ``limited``.
     incumbent : Incumbent

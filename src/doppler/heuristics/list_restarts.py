@@ -12,8 +12,8 @@ from doppler.heuristics.base import Solution
 from doppler.heuristics.incumbent import Incumbent, offer
 from doppler.kernels import kernel
 from doppler.problem import Problem
+from doppler.schedule.free_memory import FreeMemory, make_free_memory
 from doppler.schedule.list_schedule import ListWeights, list_schedule, make_list_scratch
-from doppler.schedule.room import Room, make_room
 from doppler.simulator.kernel import Workspace
 
 FloatArray = npt.NDArray[np.float64]
@@ -44,14 +44,14 @@ class Rule(NamedTuple):
     unit: float
 
 
-def no_hint() -> IntArray:
+def no_hinted_devices() -> IntArray:
     """Return the hint of a rule that has none."""
     return np.empty(0, np.int32)
 
 
 @kernel
 def _restarts(  # type: ignore[no-untyped-def]
-    arrays, rule, seed, first, count, limited, room, scratch, work, devices, priority, incumbent
+    arrays, rule, seed, first, count, limited, memory, scratch, work, devices, priority, incumbent
 ):
     order = np.empty(len(devices), np.int32)
     tied = np.empty((0, arrays.compute.shape[1]), np.bool_)
@@ -66,10 +66,12 @@ def _restarts(  # type: ignore[no-untyped-def]
             noise = rule.unit * 10.0 ** np.random.uniform(-6.0, -0.5)
             weights = ListWeights(weights.compute, affinity, transfer, noise, weights.hint)
             own = np.random.randint(0, 2**31)
-        list_schedule(arrays, level, weights, hint, drawn, own, room, scratch, order, devices, tied)
+        list_schedule(
+            arrays, level, weights, hint, drawn, own, memory, scratch, order, devices, tied
+        )
         for step in range(len(order)):
             priority[order[step]] = step
-        offer(arrays, devices, priority, index, limited, room.usable, work, incumbent)
+        offer(arrays, devices, priority, index, limited, memory.usable, work, incumbent)
 
 
 def restart_rule(
@@ -89,7 +91,7 @@ def restart_rule(
     limited = problem.may_overflow
     seed = int(seed) % 2**32
 
-    def make_attempt(room: Room, work: Workspace, incumbent: Incumbent) -> Attempt:
+    def make_attempt(memory: FreeMemory, work: Workspace, incumbent: Incumbent) -> Attempt:
         scratch = make_list_scratch(arrays)
         devices = np.empty(problem.n_ops, np.int32)
         priority = np.empty(problem.n_ops, np.int32)
@@ -102,7 +104,7 @@ def restart_rule(
                 first,
                 count,
                 limited,
-                room,
+                memory,
                 scratch,
                 work,
                 devices,
@@ -142,7 +144,7 @@ def trace_rule(
         rule.hint,
         rule.drawn,
         int(restart_seed(int(seed) % 2**32, 0)),
-        make_room(arrays),
+        make_free_memory(arrays),
         make_list_scratch(arrays),
         order,
         devices,

@@ -26,7 +26,7 @@ FOLLOW_LAST = -3
 MOST_FOLLOWING = 128
 
 
-class Plan(NamedTuple):
+class MapProblem(NamedTuple):
     """What the kernels read of a problem and its structure.
 
     Attributes
@@ -87,7 +87,7 @@ class Plan(NamedTuple):
     restricted: bool
 
 
-class State(NamedTuple):
+class MapState(NamedTuple):
     """A symmetric placement and scratch memory.
 
     Attributes
@@ -131,7 +131,7 @@ class State(NamedTuple):
     stamp: npt.NDArray[np.int64]
 
 
-def make_plan(problem: Problem, meta: IntArray, kind: IntArray) -> Plan:
+def make_map_problem(problem: Problem, meta: IntArray, kind: IntArray) -> MapProblem:
     """Collect what the kernels read. O(V log V + E)."""
     arrays, n_devices, graph = problem.arrays, problem.n_devices, problem.graph
     can = np.isfinite(arrays.compute)
@@ -157,7 +157,7 @@ def make_plan(problem: Problem, meta: IntArray, kind: IntArray) -> Plan:
     first = np.full(arrays.n_groups, graph.n_ops, np.int32)
     np.minimum.at(first, arrays.group[grouped], grouped.astype(np.int32))
     first_of_group[grouped] = first[arrays.group[grouped]]
-    return Plan(
+    return MapProblem(
         compute=compute,
         volume=arrays.volume,
         latency=arrays.latency,
@@ -196,11 +196,11 @@ def _lists(
     return pointers.astype(np.int32), members.astype(np.int32)
 
 
-def make_state(plan: Plan) -> State:
+def make_map_state(plan: MapProblem) -> MapState:
     """Allocate a state; :func:`begin` fills it."""
     n_ops, n_devices = plan.compute.shape
     n_metas, n_kinds = plan.kind_of.size, plan.kind_ptr.size - 1
-    return State(
+    return MapState(
         devices=np.zeros(n_ops, np.int32),
         choice=np.zeros(n_kinds, np.int32),
         cost=np.zeros(n_metas),

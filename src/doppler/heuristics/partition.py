@@ -21,12 +21,12 @@ from doppler.heuristics.incumbent import FITTING_ATTEMPTS, make_incumbent, offer
 from doppler.heuristics.kahypar import Library, available
 from doppler.placement import Placement
 from doppler.problem import Problem
+from doppler.schedule.free_memory import FreeMemory, clear, make_free_memory
 from doppler.schedule.ranks import rank_of
-from doppler.schedule.room import Room, clear, make_room
 from doppler.simulator import Score, describe_overflow
 from doppler.simulator.kernel import make_workspace
 
-__all__ = ["Candidate", "Partitioner", "available", "candidates", "partition"]
+__all__ = ["Partitioner", "ScoredPartition", "available", "candidates", "partition"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
@@ -47,7 +47,7 @@ Kind = tuple[int, bool]
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class ScoredPartition:
     """A partition and how long it takes.
 
     Attributes
@@ -93,7 +93,7 @@ class Partitioner:
         self._transfer = problem.mean_transfer
         self._share = device_shares(problem)
         self._nodes = problem.nodes
-        self._room = make_room(problem.arrays)
+        self._memory = make_free_memory(problem.arrays)
         self._local = np.full(len(self._vertices.work), -1, np.int32)
         self._seen = np.zeros(problem.n_ops, np.bool_)
         self.priority = rank_of(upward_order(problem))
@@ -104,7 +104,7 @@ class Partitioner:
         imbalance: float,
         seed: int,
         mapping: bool = False,
-        room: Room | None = None,
+        memory: FreeMemory | None = None,
     ) -> Placement:
         """Make one partition. About O(V + E) and the partitioner's time, at most ``bands`` calls.
 
@@ -119,7 +119,7 @@ class Partitioner:
         mapping : bool
             Whether to split over the nodes first and then each node's part over its devices, as the
             links out of a node are few. On one node it changes nothing.
-        room : Room, optional
+        memory : FreeMemory, optional
             What the devices can hold; by default their capacity.
 
         Returns
@@ -131,8 +131,8 @@ class Partitioner:
         arrays = self.problem.arrays
         of_op, work, _, member_ptr, member = self._vertices
         n_devices = self.problem.n_devices
-        room = room or self._room
-        clear(room)
+        memory = memory or self._memory
+        clear(memory)
         band = cut_bands(self._vertices, bands)
         order = np.argsort(self._vertices.position)
         home = np.full(len(work), -1, np.int32)
@@ -148,7 +148,7 @@ class Partitioner:
             net = _Net(pin_ptr, pins, self._transfer[ops], weight)
             split = self._by_node if mapping else self._at_once
             wanted = split(net, imbalance, seed)[n_devices : n_devices + len(chosen)]
-            settle(arrays, of_op, member_ptr, member, chosen, wanted, room, home)
+            settle(arrays, of_op, member_ptr, member, chosen, wanted, memory, home)
         return Placement(home[of_op], self.priority)
 
     def _at_once(self, net: _Net, imbalance: float, seed: int) -> IntArray:
@@ -216,7 +216,7 @@ def device_shares(problem: Problem) -> FloatArray:
 
 def candidates(
     problem: Problem, *, budget: float = 0.0, seed: int = 0, bands: Sequence[int] = BANDS
-) -> list[Candidate]:
+) -> list[ScoredPartition]:
     """Make partitions until the budget ends, of each kind at least one, and return the best.
 
     A kind is a number of bands, split at once or node by node. Whatever the budget, each number of
@@ -236,7 +236,7 @@ def candidates(
 
     Returns
     -------
-    list of Candidate
+    list of ScoredPartition
         The best of each kind that fits in memory, best first by simulated makespan without noise.
 
     Raises
@@ -282,13 +282,13 @@ class _Trial:
         self.seed = seed
         self.bands = tuple(bands)
         self.attempts = 0
-        self.best: dict[Kind, Candidate] = {}
+        self.best: dict[Kind, ScoredPartition] = {}
         self.tried: Counter[Kind] = Counter()
         self._several = bool(problem.nodes.any())
         self.nearest = Score(np.inf, np.inf)
         self.peak = np.zeros(problem.n_devices)
         self._partitioner = Partitioner(problem)
-        self._room = make_room(problem.arrays)
+        self._memory = make_free_memory(problem.arrays)
         recorded = problem.graph.n_edges if problem.may_overflow else 0
         self._work = make_workspace(problem.n_ops, problem.n_devices, recorded)
 
@@ -348,7 +348,7 @@ class _Trial:
         self.attempts += 1
         self.tried[kind] += 1
         placement = self._partitioner.cut(
-            kind[0], imbalance, self.seed * 1_000_003 + index, kind[1], self._room
+            kind[0], imbalance, self.seed * 1_000_003 + index, kind[1], self._memory
         )
         incumbent = make_incumbent(problem.n_ops, problem.n_devices)
         offer(
@@ -357,7 +357,7 @@ class _Trial:
             self._partitioner.priority,
             index,
             problem.may_overflow,
-            self._room.usable,
+            self._memory.usable,
             self._work,
             incumbent,
         )
@@ -368,4 +368,4 @@ class _Trial:
         known = self.best.get(kind)
         if known is None or incumbent.score.makespan < known.makespan:
             label = f"partition, {kind[0]} band{'s' * (kind[0] > 1)}{', node by node' * kind[1]}"
-            self.best[kind] = Candidate(placement, incumbent.score.makespan, label)
+            self.best[kind] = ScoredPartition(placement, incumbent.score.makespan, label)

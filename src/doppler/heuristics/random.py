@@ -10,25 +10,25 @@ from doppler.heuristics.base import Solution
 from doppler.heuristics.incumbent import Incumbent, offer
 from doppler.kernels import kernel
 from doppler.problem import Problem
-from doppler.schedule.room import Room, choices, clear, take
+from doppler.schedule.free_memory import FreeMemory, choices, clear, take
 from doppler.simulator.kernel import Workspace
 
 IntArray = npt.NDArray[np.int32]
 
 
 @kernel
-def _draws(arrays, room, seed, first, count, limited, work, devices, incumbent):  # type: ignore[no-untyped-def]
+def _draws(arrays, memory, seed, first, count, limited, work, devices, incumbent):  # type: ignore[no-untyped-def]
     found = np.empty(arrays.compute.shape[1], np.int32)
     priority = np.empty(0, np.int32)
     for index in range(first, first + count):
         np.random.seed(restart_seed(seed, index))
-        clear(room)
+        clear(memory)
         for op in arrays.order:
-            n_found = choices(room, op, found)
+            n_found = choices(memory, op, found)
             device = found[np.random.randint(0, n_found)]
-            take(room, op, device)
+            take(memory, op, device)
             devices[op] = device
-        offer(arrays, devices, priority, index, limited, room.usable, work, incumbent)
+        offer(arrays, devices, priority, index, limited, memory.usable, work, incumbent)
 
 
 def random(problem: Problem, *, budget: float = 0.0, seed: int = 0) -> Solution:
@@ -53,11 +53,11 @@ def random(problem: Problem, *, budget: float = 0.0, seed: int = 0) -> Solution:
     limited = problem.may_overflow
     seed = int(seed) % 2**32
 
-    def make_attempt(room: Room, work: Workspace, incumbent: Incumbent) -> Attempt:
+    def make_attempt(memory: FreeMemory, work: Workspace, incumbent: Incumbent) -> Attempt:
         devices = np.empty(problem.n_ops, np.int32)
 
         def attempt(first: int, count: int) -> None:
-            _draws(arrays, room, seed, first, count, limited, work, devices, incumbent)
+            _draws(arrays, memory, seed, first, count, limited, work, devices, incumbent)
 
         return attempt
 

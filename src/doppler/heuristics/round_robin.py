@@ -9,26 +9,26 @@ from doppler.heuristics.attempts import answer_once
 from doppler.heuristics.base import Solution
 from doppler.kernels import kernel
 from doppler.problem import Problem
-from doppler.schedule.room import Room, choices, clear, take
+from doppler.schedule.free_memory import FreeMemory, choices, clear, take
 
 IntArray = npt.NDArray[np.int32]
 
 
 @kernel
-def _deal(arrays, room, devices, priority):  # type: ignore[no-untyped-def]
-    clear(room)
+def _deal(arrays, memory, devices, priority):  # type: ignore[no-untyped-def]
+    clear(memory)
     n_devices = arrays.compute.shape[1]
     found = np.empty(n_devices, np.int32)
     turn = 0
     for step in range(len(arrays.order)):
         op = arrays.order[step]
-        n_found = choices(room, op, found)
+        n_found = choices(memory, op, found)
         device = found[0]
         for index in range(n_found):
             if found[index] >= turn:
                 device = found[index]
                 break
-        take(room, op, device)
+        take(memory, op, device)
         devices[op] = device
         priority[op] = step
         turn = (device + 1) % n_devices
@@ -46,10 +46,10 @@ def round_robin(problem: Problem, *, budget: float = 0.0, seed: int = 0) -> Solu
         If the placement does not fit in memory.
     """
 
-    def construct(room: Room) -> tuple[IntArray, IntArray]:
+    def construct(memory: FreeMemory) -> tuple[IntArray, IntArray]:
         devices = np.empty(problem.n_ops, np.int32)
         priority = np.empty(problem.n_ops, np.int32)
-        _deal(problem.arrays, room, devices, priority)
+        _deal(problem.arrays, memory, devices, priority)
         return devices, priority
 
     return answer_once(problem, construct, budget=budget, origin="round robin")

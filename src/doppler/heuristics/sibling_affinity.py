@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from doppler.errors import ParamsError, PlacementError
 from doppler.heuristics.base import Solution
-from doppler.heuristics.list_restarts import Rule, no_hint, restart_rule, trace_rule
+from doppler.heuristics.list_restarts import Rule, no_hinted_devices, restart_rule, trace_rule
 from doppler.placement import Placement
 from doppler.problem import Problem
 from doppler.schedule.list_schedule import ListWeights
@@ -27,7 +27,7 @@ def _rule(problem: Problem, weights: ListWeights, hint: IntArray | None = None) 
     return Rule(
         problem.b_level(problem.mean_compute),
         weights,
-        no_hint() if hint is None else hint,
+        no_hinted_devices() if hint is None else hint,
         drawn=False,
         unit=_mean_op_time(problem),
     )

@@ -11,7 +11,7 @@ from doppler.errors import MemoryLimitError
 from doppler.heuristics.attempts import answer_once
 from doppler.heuristics.base import Deadline, Solution
 from doppler.problem import Problem
-from doppler.schedule.room import Room, choices, clear, take
+from doppler.schedule.free_memory import FreeMemory, choices, clear, take
 
 IntArray = npt.NDArray[np.int32]
 
@@ -49,19 +49,19 @@ def single_device(problem: Problem, *, budget: float = 0.0, seed: int = 0) -> So
     raise failure
 
 
-def _around(problem: Problem, home: int, room: Room) -> tuple[IntArray, IntArray]:
+def _around(problem: Problem, home: int, memory: FreeMemory) -> tuple[IntArray, IntArray]:
     """Put on ``home`` what can run there, and the rest where it is fastest."""
     arrays = problem.arrays
     devices = np.full(problem.n_ops, home, np.int32)
-    clear(room)
+    clear(memory)
     found = np.empty(problem.n_devices, np.int32)
     suits = np.isfinite(arrays.compute[:, home])
-    room.left[home] -= arrays.param_bytes[suits].sum()
-    room.working[home] = room.while_running[suits].max(initial=0.0)
+    memory.left[home] -= arrays.param_bytes[suits].sum()
+    memory.working[home] = memory.while_running[suits].max(initial=0.0)
     for op in np.flatnonzero(~suits).astype(np.int32):
-        allowed = found[: choices(room, op, found)]
+        allowed = found[: choices(memory, op, found)]
         devices[op] = allowed[arrays.compute[op, allowed].argmin()]
-        take(room, op, devices[op])
+        take(memory, op, devices[op])
     priority = np.empty(problem.n_ops, np.int32)
     priority[arrays.order] = np.arange(problem.n_ops, dtype=np.int32)
     return devices, priority

@@ -18,13 +18,13 @@ from doppler.heuristics.base import Deadline, Solution
 from doppler.heuristics.heft import upward_order
 from doppler.heuristics.map_descent import (
     FOLLOW,
-    Plan,
-    State,
+    MapProblem,
+    MapState,
     begin,
     improve,
     improve_simulated,
-    make_plan,
-    make_state,
+    make_map_problem,
+    make_map_state,
     repair,
     simulated,
 )
@@ -32,8 +32,8 @@ from doppler.heuristics.symmetric_maps import Layout, make_layout, merged_kinds,
 from doppler.kernels import kernel
 from doppler.placement import Placement
 from doppler.problem import Problem
+from doppler.schedule.free_memory import FreeMemory, choices, clear, take
 from doppler.schedule.ranks import rank_of
-from doppler.schedule.room import Room, choices, clear, take
 from doppler.simulator import simulate
 from doppler.simulator.kernel import Workspace, make_workspace, run
 
@@ -97,7 +97,7 @@ class SymmetricMaps:
         self.evaluations = 0
         self._structure = structure(problem.graph)
         self._kind = merged_kinds(self._structure, problem.mean_compute)
-        self._plan: Plan = make_plan(problem, self._structure.meta, self._kind)
+        self._plan: MapProblem = make_map_problem(problem, self._structure.meta, self._kind)
         self._priority = rank_of(upward_order(problem))
         self._lock = threading.Lock()
         self._layouts: dict[int, tuple[Layout, IntArray]] = {}
@@ -127,12 +127,12 @@ class SymmetricMaps:
             are not held against the devices' memory. The priority is the rank by b-level, or none
             (first ready, first run) where that is faster.
         """
-        state, work = make_state(self._plan), self._workspace()
+        state, work = make_map_state(self._plan), self._workspace()
         found = [self._attempt(i, self._start(i, seed), None, state, work) for i in range(QUICK)]
         if deadline.left > 0:
             workers = max(1, threads or cores())
             pairs = [(state, work)]
-            pairs += [(make_state(self._plan), self._workspace()) for _ in range(workers - 1)]
+            pairs += [(make_map_state(self._plan), self._workspace()) for _ in range(workers - 1)]
             with ThreadPoolExecutor(workers) as pool:
                 self._repeat(pool, pairs, deadline, seed, found)
         found.sort(key=lambda one: (one.makespan, one.attempt))
@@ -141,7 +141,7 @@ class SymmetricMaps:
     def _repeat(
         self,
         pool: ThreadPoolExecutor,
-        pairs: list[tuple[State, Workspace]],
+        pairs: list[tuple[MapState, Workspace]],
         deadline: Deadline,
         seed: int,
         found: list[_Found],
@@ -151,7 +151,7 @@ class SymmetricMaps:
         starts: Iterator[int] = iter(range(QUICK, EXPLORED))
         limit = 0.0
 
-        def work_off(pair: tuple[State, Workspace]) -> None:
+        def work_off(pair: tuple[MapState, Workspace]) -> None:
             while deadline.left > 0:
                 with self._lock:
                     start, attempt = next(starts, None), next(number)
@@ -176,7 +176,7 @@ class SymmetricMaps:
         attempt: int,
         start: _Start,
         deadline: Deadline | None,
-        state: State,
+        state: MapState,
         work: Workspace,
         limit: float = 0.0,
     ) -> _Found:
@@ -250,7 +250,7 @@ class SymmetricMaps:
         with self._lock:
             if stages not in self._layouts:
                 layout = make_layout(self._structure, self._kind, self.problem.nodes, stages)
-                state = make_state(self._plan)
+                state = make_map_state(self._plan)
                 costs = []
                 for row in range(len(layout.table)):
                     same = np.full(state.choice.size, row, np.int32)
@@ -279,15 +279,15 @@ class SymmetricMaps:
 
 
 @kernel
-def _fit(arrays, wish, room, devices):  # type: ignore[no-untyped-def]
+def _fit(arrays, wish, memory, devices):  # type: ignore[no-untyped-def]
     """Put each op where it is wished or, where there is no room, on the least loaded device."""
-    clear(room)
-    load = np.zeros(len(room.usable))
-    found = np.empty(len(room.usable), np.int32)
+    clear(memory)
+    load = np.zeros(len(memory.usable))
+    found = np.empty(len(memory.usable), np.int32)
     compute = arrays.compute
     for op in arrays.order:
         best = np.int32(-1)
-        for index in range(choices(room, op, found)):
+        for index in range(choices(memory, op, found)):
             device = found[index]
             if device == wish[op]:
                 best = device
@@ -295,7 +295,7 @@ def _fit(arrays, wish, room, devices):  # type: ignore[no-untyped-def]
             if best < 0 or load[device] + compute[op, device] < load[best] + compute[op, best]:
                 best = device
         load[best] += compute[op, best]
-        take(room, op, best)
+        take(memory, op, best)
         devices[op] = best
 
 
@@ -325,9 +325,9 @@ def spmd(problem: Problem, *, budget: float = 0.0, seed: int = 0) -> Solution:
     wish = placements[0]
     priority = np.empty(0, np.int32) if wish.priority is None else wish.priority.copy()
 
-    def construct(room: Room) -> tuple[IntArray, IntArray]:
+    def construct(memory: FreeMemory) -> tuple[IntArray, IntArray]:
         devices = np.empty(problem.n_ops, np.int32)
-        _fit(problem.arrays, wish.devices, room, devices)
+        _fit(problem.arrays, wish.devices, memory, devices)
         return devices, priority
 
     repaired = answer_once(

@@ -32,9 +32,9 @@ from doppler.policy.shortlist import (
 from doppler.problem import Problem
 from doppler.schedule.affinity import sibling_volumes
 from doppler.schedule.compiled import lean
+from doppler.schedule.free_memory import FreeMemory, choices, clear, make_free_memory, take
 from doppler.schedule.partial import Partial, empty, gather, make_partial, place
 from doppler.schedule.ranks import rank_of
-from doppler.schedule.room import Room, choices, clear, make_room, take
 from doppler.simulator.kernel import Workspace, heap_pop, heap_push, make_workspace, run
 from doppler.simulator.score import Score, score_of
 
@@ -127,7 +127,7 @@ class Scratch(NamedTuple):
     Attributes
     ----------
     partial : Partial
-    room : Room
+    memory : FreeMemory
     work : Workspace
     missing : int32 array, shape [ops]
     keys, heap : float64, int32 array, shape [ops]
@@ -148,7 +148,7 @@ class Scratch(NamedTuple):
     """
 
     partial: Partial
-    room: Room
+    memory: FreeMemory
     work: Workspace
     missing: IntArray
     keys: FloatArray
@@ -172,7 +172,7 @@ def make_scratch(problem: Problem, kinds: IntArray, hidden: int, code: int) -> S
     edges = problem.graph.n_edges if problem.may_overflow else 0
     return Scratch(
         make_partial(arrays),
-        make_room(arrays),
+        make_free_memory(arrays),
         make_workspace(n_ops, n_devices, edges),
         np.empty(n_ops, np.int32),
         np.empty(n_ops),
@@ -306,7 +306,7 @@ def episode(  # type: ignore[no-untyped-def]
             style[feature] += spread * STYLED[feature] * np.random.standard_normal()
         direct[feature] = weights.direct[feature] * np.exp(style[feature])
     n_ops = len(order)
-    partial, room = scratch.partial, scratch.room
+    partial, memory = scratch.partial, scratch.memory
     missing, keys, heap = scratch.missing, scratch.keys, scratch.heap
     found, scores, load, seen = scratch.found, scratch.scores, scratch.load, scratch.features
     codes, members = scratch.codes, scratch.members
@@ -319,7 +319,7 @@ def episode(  # type: ignore[no-untyped-def]
     recorded = len(features) > 0
     reset(shortlist)
     empty(partial)
-    clear(room)
+    clear(memory)
     load[:] = 0.0
     codes[:] = 0.0
     members[:] = 0.0
@@ -340,7 +340,7 @@ def episode(  # type: ignore[no-untyped-def]
             size -= 1
             order[step] = op
         n_inputs = gather(arrays, partial, op)
-        n_found = choices(room, op, found)
+        n_found = choices(memory, op, found)
         sibling_volumes(arrays, placed, op, volume_on, count_on)
         preferred = hinted[op] if len(hinted) > 0 else np.int32(-1)
         n_found = shorten(shortlist, preferred, placed, inputs, n_inputs, count_on, found, n_found)
@@ -384,7 +384,7 @@ def episode(  # type: ignore[no-untyped-def]
                     device = found[candidate]
             choice[step] = device
         place(arrays, partial, n_inputs, op, device)
-        take(room, op, device)
+        take(memory, op, device)
         occupy(shortlist, device_free, device)
         load[device] += compute[op, device]
         members[device] += np.float32(1.0)

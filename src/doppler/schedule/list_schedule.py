@@ -14,6 +14,7 @@ import numpy.typing as npt
 from doppler.problem import Arrays
 from doppler.schedule.affinity import forced_communication
 from doppler.schedule.compiled import inlined, lean
+from doppler.schedule.free_memory import choices, clear, take
 from doppler.schedule.partial import (
     Partial,
     earliest_starts,
@@ -22,7 +23,6 @@ from doppler.schedule.partial import (
     make_partial,
     place,
 )
-from doppler.schedule.room import choices, clear, take
 from doppler.simulator.kernel import heap_pop, heap_push
 
 FloatArray = npt.NDArray[np.float64]
@@ -164,7 +164,7 @@ def rate(compute, weights, op, hinted, n_found, prospect):  # type: ignore[no-un
 
 @lean
 def list_schedule(  # type: ignore[no-untyped-def]
-    arrays, level, weights, hint, drawn, seed, room, scratch, order, devices, tied
+    arrays, level, weights, hint, drawn, seed, memory, scratch, order, devices, tied
 ):
     """Make one list schedule. O(V (log V + devices x inputs) + the cost of sibling affinity).
 
@@ -184,7 +184,7 @@ def list_schedule(  # type: ignore[no-untyped-def]
         Whether equal ops and equal devices are drawn; otherwise the smaller number goes first.
     seed : int
         In [0, 2^32).
-    room : Room
+    memory : FreeMemory
     scratch : ListScratch
     order : int32 array, shape [ops]
         Filled with the ops in the order in which they were chosen.
@@ -194,7 +194,7 @@ def list_schedule(  # type: ignore[no-untyped-def]
         Filled, by step, with the devices that were equally good; not if it has no rows.
     """
     np.random.seed(seed)
-    clear(room)
+    clear(memory)
     tied[:] = False
     partial, prospect = scratch.partial, scratch.prospect
     missing, keys, heap = scratch.missing, scratch.keys, scratch.heap
@@ -224,7 +224,7 @@ def list_schedule(  # type: ignore[no-untyped-def]
         heap_pop(keys, heap, 0, size)
         size -= 1
         n_inputs = gather(arrays, partial, op)
-        n_found = choices(room, op, found)
+        n_found = choices(memory, op, found)
         earliest_starts(arrays, partial, n_inputs, starts, sent)
         if weights.affinity != 0.0:
             forced_communication(arrays, homes, op, volume, tally, affinity)
@@ -242,7 +242,7 @@ def list_schedule(  # type: ignore[no-untyped-def]
                         tied[step, found[index]] = True
         device = found[best]
         place(arrays, partial, n_inputs, op, device)
-        take(room, op, device)
+        take(memory, op, device)
         order[step] = op
         devices[op] = device
         for edge in range(succ_ptr[op], succ_ptr[op + 1]):

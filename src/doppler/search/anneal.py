@@ -43,8 +43,8 @@ from doppler.search.moves import (
 )
 from doppler.search.recreate import Recreation, make_recreation, ruin_and_recreate, sort_by_start
 from doppler.simulator.kernel import Workspace, make_workspace, run, run_drawn
-from doppler.simulator.memory import peak_memory, surely_fits
-from doppler.simulator.score import overflow_of
+from doppler.simulator.memory import surely_fits
+from doppler.simulator.score import score_of
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
@@ -234,10 +234,8 @@ def _excess(arrays, devices, priority, penalty, work):  # type: ignore[no-untype
     """Objective of a placement that overflows memory; 0 for one that fits."""
     if surely_fits(arrays, devices, work.free, work.arrival_of):
         return 0.0
-    makespan, n_sent = run(arrays, devices, priority, 0.0, np.int64(0), np.bool_(True), work)
-    peak = peak_memory(arrays, devices, work, n_sent)
-    over = overflow_of(arrays.capacity, peak)
-    return makespan + penalty * (1.0 + over) if over > 0.0 else 0.0
+    score = score_of(arrays, devices, priority, np.bool_(True), work)
+    return score.makespan + penalty * (1.0 + score.overflow) if score.overflow > 0.0 else 0.0
 
 
 @kernel

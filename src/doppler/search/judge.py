@@ -7,9 +7,9 @@ import numpy.typing as npt
 
 from doppler.problem import Problem
 from doppler.search.draws import draw
-from doppler.simulator.kernel import make_workspace, run, run_drawn
-from doppler.simulator.memory import peak_memory, surely_fits
-from doppler.simulator.score import Score, overflow_of
+from doppler.simulator.kernel import make_workspace, run_drawn
+from doppler.simulator.memory import surely_fits
+from doppler.simulator.score import Score, score_of
 
 IntArray = npt.NDArray[np.int32]
 
@@ -51,8 +51,7 @@ class Judge:
         if self.problem.may_overflow and not surely_fits(
             arrays, devices, work.free, work.arrival_of
         ):
-            _, n_sent = run(arrays, devices, priority, 0.0, 0, True, work)
-            overflow = overflow_of(arrays.capacity, peak_memory(arrays, devices, work, n_sent))
+            overflow = score_of(arrays, devices, priority, True, work).overflow
         makespans = [
             run_drawn(arrays, devices, priority, *each, np.inf, work)
             for each in zip(*self.draws, strict=True)

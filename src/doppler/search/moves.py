@@ -13,6 +13,7 @@ import numpy.typing as npt
 from doppler.graph.structure import structure
 from doppler.kernels import kernel
 from doppler.problem import Problem
+from doppler.schedule.compiled import inlined
 
 IntArray = npt.NDArray[np.int32]
 
@@ -213,10 +214,21 @@ def move_walk(arrays, land, devices, op, target, log, count):  # type: ignore[no
     return count
 
 
+@inlined
+def enqueue(ptr, others, op, size, seen, mark, queue, tail, devices, home):  # type: ignore[no-untyped-def]
+    """Queue and mark the neighbors of an op, up to ``size`` in all; of one device if home >= 0."""
+    for edge in range(ptr[op], ptr[op + 1]):
+        other = others[edge]
+        if tail < size and seen[other] != mark and (home < 0 or devices[other] == home):
+            seen[other] = mark
+            queue[tail] = other
+            tail += 1
+    return tail
+
+
 @kernel
 def move_region(arrays, land, devices, op, target, size, log, count):  # type: ignore[no-untyped-def]
     """Move a connected region of up to ``size`` ops of one device, breadth first from an op."""
-    succ_ptr, succ, pred_ptr, pred = arrays.succ_ptr, arrays.succ, arrays.pred_ptr, arrays.pred
     queue, seen = log.queue, log.seen
     log.turn[0] += 1
     turn = log.turn[0]
@@ -230,19 +242,31 @@ def move_region(arrays, land, devices, op, target, size, log, count):  # type: i
         head += 1
         if devices[op] == home:
             count = move_op(arrays, land, devices, op, target, log, count)
-        for edge in range(succ_ptr[op], succ_ptr[op + 1]):
-            other = succ[edge]
-            if tail < size and seen[other] != turn and devices[other] == home:
-                seen[other] = turn
-                queue[tail] = other
-                tail += 1
-        for edge in range(pred_ptr[op], pred_ptr[op + 1]):
-            other = pred[edge]
-            if tail < size and seen[other] != turn and devices[other] == home:
-                seen[other] = turn
-                queue[tail] = other
-                tail += 1
+        for ptr, others in ((arrays.succ_ptr, arrays.succ), (arrays.pred_ptr, arrays.pred)):
+            tail = enqueue(ptr, others, op, size, seen, turn, queue, tail, devices, home)
     return count
+
+
+@inlined
+def _tiled_ops(land, op, odds):  # type: ignore[no-untyped-def]
+    """Find the ops of an op's meta-op or, once in ``odds`` times, of all meta-ops of its kind.
+
+    Returns
+    -------
+    ops : int32 array
+    first, last : int
+        They are ``ops[first:last]``.
+    n_axes : int
+        Tile coordinates that the op has.
+    """
+    if np.random.randint(0, odds) == 0:
+        ptr, ops, label = land.kind_ptr, land.kind_ops, land.kind[op]
+    else:
+        ptr, ops, label = land.meta_ptr, land.meta_ops, land.meta[op]
+    n_axes = 0
+    while n_axes < land.tiles.shape[1] and land.tiles[op, n_axes] >= 0:
+        n_axes += 1
+    return ops, ptr[label], ptr[label + 1], n_axes
 
 
 @kernel
@@ -253,19 +277,13 @@ def move_slice(arrays, land, devices, op, target, log, count):  # type: ignore[n
     ops that they feed, or that feed them, on the same device, half the time.
     """
     tiles = land.tiles
-    if np.random.randint(0, 4) == 0:
-        ptr, ops, label = land.kind_ptr, land.kind_ops, land.kind[op]
-    else:
-        ptr, ops, label = land.meta_ptr, land.meta_ops, land.meta[op]
-    n_axes = 0
-    while n_axes < tiles.shape[1] and tiles[op, n_axes] >= 0:
-        n_axes += 1
+    ops, begin, end, n_axes = _tiled_ops(land, op, 4)
     first = np.random.randint(0, n_axes) if n_axes > 0 else 0
     second = np.random.randint(0, n_axes) if n_axes > 0 else 0
     local = np.random.randint(0, 2) == 0
     home = devices[op]
-    begin = count
-    for index in range(ptr[label], ptr[label + 1]):
+    grown = count
+    for index in range(begin, end):
         other = np.int64(ops[index])
         if n_axes > 0 and (
             tiles[other, first] != tiles[op, first] or tiles[other, second] != tiles[op, second]
@@ -281,14 +299,13 @@ def move_slice(arrays, land, devices, op, target, log, count):  # type: ignore[n
     others = arrays.succ if forward else arrays.pred
     # Grown as a queue: what follows is followed in turn, a few steps far.
     for _ in range(np.random.randint(1, 5)):
-        end = count
-        for index in range(begin, end):
+        begin, grown = grown, count
+        for index in range(begin, grown):
             moved, was = log.op[index], log.before[index]
             for edge in range(ptr[moved], ptr[moved + 1]):
                 other = np.int64(others[edge])
                 if devices[other] == was:
                     count = move_op(arrays, land, devices, other, target, log, count)
-        begin = end
     return count
 
 
@@ -296,14 +313,7 @@ def move_slice(arrays, land, devices, op, target, log, count):  # type: ignore[n
 def swap_slices(arrays, land, devices, op, log, count):  # type: ignore[no-untyped-def]
     """Let two slices of a meta-op change places: what two coordinates of an axis hold."""
     tiles = land.tiles
-    if np.random.randint(0, 3) == 0:
-        ptr, ops, label = land.kind_ptr, land.kind_ops, land.kind[op]
-    else:
-        ptr, ops, label = land.meta_ptr, land.meta_ops, land.meta[op]
-    n_axes = 0
-    while n_axes < tiles.shape[1] and tiles[op, n_axes] >= 0:
-        n_axes += 1
-    first, last = ptr[label], ptr[label + 1]
+    ops, first, last, n_axes = _tiled_ops(land, op, 3)
     if n_axes == 0 or last - first < 2:
         return count
     axis = np.random.randint(0, n_axes)

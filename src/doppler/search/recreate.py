@@ -23,6 +23,7 @@ from doppler.schedule.partial import (
     make_partial,
     place,
 )
+from doppler.search.moves import enqueue
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
@@ -91,7 +92,6 @@ def ruin_region(arrays, first, size, scratch):  # type: ignore[no-untyped-def]
         How many; they are the first in ``scratch.queue``.
     """
     ruined, queue = scratch.ruined, scratch.queue
-    succ_ptr, succ, pred_ptr, pred = arrays.succ_ptr, arrays.succ, arrays.pred_ptr, arrays.pred
     ruined[:] = False
     ruined[first] = True
     queue[0] = first
@@ -100,18 +100,8 @@ def ruin_region(arrays, first, size, scratch):  # type: ignore[no-untyped-def]
     while head < tail and tail < size:
         op = queue[head]
         head += 1
-        for edge in range(succ_ptr[op], succ_ptr[op + 1]):
-            other = succ[edge]
-            if not ruined[other] and tail < size:
-                ruined[other] = True
-                queue[tail] = other
-                tail += 1
-        for edge in range(pred_ptr[op], pred_ptr[op + 1]):
-            other = pred[edge]
-            if not ruined[other] and tail < size:
-                ruined[other] = True
-                queue[tail] = other
-                tail += 1
+        for ptr, others in ((arrays.succ_ptr, arrays.succ), (arrays.pred_ptr, arrays.pred)):
+            tail = enqueue(ptr, others, op, size, ruined, True, queue, tail, scratch.homes, -1)
     return tail
 
 

@@ -20,7 +20,7 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
 
 
-class Room(NamedTuple):
+class FreeMemory(NamedTuple):
     """What is known about groups and memory so far; sizes in bytes.
 
     Attributes
@@ -50,7 +50,7 @@ class Room(NamedTuple):
     home: IntArray
 
 
-def make_room(arrays: Arrays) -> Room:
+def make_free_memory(arrays: Arrays) -> FreeMemory:
     """Start with empty devices."""
     n_ops = len(arrays.group)
     consumers = np.repeat(np.arange(n_ops), np.diff(arrays.pred_ptr))
@@ -64,7 +64,7 @@ def make_room(arrays: Arrays) -> Room:
     most = np.zeros(arrays.n_groups)
     np.maximum.at(most, group, while_running[grouped])
     while_running[grouped] = most[group]
-    return Room(
+    return FreeMemory(
         arrays.compute,
         arrays.group,
         needed,
@@ -77,16 +77,16 @@ def make_room(arrays: Arrays) -> Room:
 
 
 @lean
-def clear(room):  # type: ignore[no-untyped-def]
+def clear(memory):  # type: ignore[no-untyped-def]
     """Empty every device."""
-    for device in range(len(room.left)):
-        room.left[device] = room.usable[device]
-    room.working[:] = 0.0
-    room.home[:] = -1
+    for device in range(len(memory.left)):
+        memory.left[device] = memory.usable[device]
+    memory.working[:] = 0.0
+    memory.home[:] = -1
 
 
 @lean
-def choices(room, op, found):  # type: ignore[no-untyped-def]
+def choices(memory, op, found):  # type: ignore[no-untyped-def]
     """Write the devices that may take an op into ``found``, ascending. O(devices).
 
     The home of the op's group, if it has one; otherwise the devices that can run the op and have
@@ -101,21 +101,21 @@ def choices(room, op, found):  # type: ignore[no-untyped-def]
     int
         How many there are, at least 1.
     """
-    group = room.group[op]
-    if group >= 0 and room.home[group] >= 0:
-        found[0] = room.home[group]
+    group = memory.group[op]
+    if group >= 0 and memory.home[group] >= 0:
+        found[0] = memory.home[group]
         return 1
     count = 0
     roomiest = -1
     most = -np.inf
-    for device in range(room.compute.shape[1]):
-        if room.compute[op, device] == np.inf:
+    for device in range(memory.compute.shape[1]):
+        if memory.compute[op, device] == np.inf:
             continue
-        spare = room.left[device] - max(room.working[device], room.while_running[op])
+        spare = memory.left[device] - max(memory.working[device], memory.while_running[op])
         if roomiest < 0 or spare > most:
             roomiest = device
             most = spare
-        if spare >= room.needed[op]:
+        if spare >= memory.needed[op]:
             found[count] = device
             count += 1
     if count == 0:
@@ -125,12 +125,12 @@ def choices(room, op, found):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def take(room, op, device):  # type: ignore[no-untyped-def]
+def take(memory, op, device):  # type: ignore[no-untyped-def]
     """Put an op on a device."""
-    group = room.group[op]
+    group = memory.group[op]
     if group >= 0:
-        if room.home[group] >= 0:
+        if memory.home[group] >= 0:
             return
-        room.home[group] = device
-    room.left[device] -= room.needed[op]
-    room.working[device] = max(room.working[device], room.while_running[op])
+        memory.home[group] = device
+    memory.left[device] -= memory.needed[op]
+    memory.working[device] = max(memory.working[device], memory.while_running[op])
