@@ -22,8 +22,8 @@ from doppler.errors import DopplerError, EngineError, StorageError
 from doppler.files import write_atomic
 from doppler.params import Case, Params, cases, file_name, load_params
 from doppler.training.case import TrainingCase
+from doppler.training.demonstrations import Demonstrations, load_demonstrations
 from doppler.training.generated import generate
-from doppler.training.traces import Traces, load_traces
 from doppler.viewer.markdown import markdown_table
 
 if TYPE_CHECKING:
@@ -217,11 +217,12 @@ def validation_set(params: Params) -> list[Training]:
     return _generated(params.seed, numbers, drawn.validation_ops)
 
 
-def traced_cases(chosen: list[Training]) -> tuple[list[TrainingCase], list[Traces]]:
+def traced_cases(chosen: list[Training]) -> tuple[list[TrainingCase], list[Demonstrations]]:
     """Load problems with what the traces stage left of each."""
     problems = [case.load() for case in chosen]
     traces = [
-        load_traces(case.traces, problem) for case, problem in zip(chosen, problems, strict=True)
+        load_demonstrations(case.traces, problem)
+        for case, problem in zip(chosen, problems, strict=True)
     ]
     cases_ = [
         TrainingCase(case.name, problem, hints=shown.made_hints(problem))

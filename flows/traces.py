@@ -16,7 +16,7 @@ from common import (
 )
 from doppler.heuristics.whole_graph import whole_graph
 from doppler.params import Params, TracesParams
-from doppler.training.traces import record, save_traces
+from doppler.training.demonstrations import record, save_demonstrations
 
 
 class Row(NamedTuple):
@@ -35,7 +35,7 @@ def show(case: Training, settings: TracesParams, seed: int) -> Row:
     problem = case.load()
     hints = whole_graph(problem, settings.hints, seed) if settings.hints else []
     traces = record(problem, settings.teacher, settings.count, seed, hints)
-    save_traces(traces, case.traces)
+    save_demonstrations(traces, case.traces)
     best = min((seconds for _, seconds in hints), default=float("nan"))
     return Row(
         case.name,

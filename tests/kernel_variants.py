@@ -29,10 +29,10 @@ from doppler.heuristics.spmd import spmd
 from doppler.methods import HEURISTICS
 from doppler.policy.network import DualPolicy, Sizes
 from doppler.training.case import TrainingCase, new_policy
+from doppler.training.demonstrations import load_demonstrations, record, save_demonstrations
 from doppler.training.imitation import ImitationSettings, imitate
 from doppler.training.loop import Schedule
 from doppler.training.reinforce import ReinforceSettings, reinforce
-from doppler.training.traces import load_traces, record, save_traces
 
 SMALL = Sizes(embedding=16, layers=2, hidden=8, code=4)
 
@@ -110,8 +110,8 @@ def trained(problems: list[Problem], policy: DualPolicy, folder: Path) -> None:
     for case in cases:
         for method in ("critical_path", "sibling_affinity"):
             made = record(case.problem, method, 4, seed=0)
-            path = save_traces(made, folder / "traces.safetensors")
-        traces.append(load_traces(path, case.problem))
+            path = save_demonstrations(made, folder / "traces.safetensors")
+        traces.append(load_demonstrations(path, case.problem))
     imitate(policy, cases, traces, ImitationSettings(Schedule(2), traces=2))
     settings = ReinforceSettings(Schedule(2), episodes=4, validate_every=1)
     reinforce(policy, cases, settings)

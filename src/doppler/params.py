@@ -28,7 +28,7 @@ from doppler.settings import (
     Whole,
     first_problem,
 )
-from doppler.training.traces import TEACHERS
+from doppler.training.demonstrations import TEACHERS
 
 
 class GraphParams(Settings):

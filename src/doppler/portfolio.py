@@ -14,7 +14,7 @@ from doppler.cluster import Cluster
 from doppler.errors import MemoryLimitError, MissingPackageError, UnknownNameError
 from doppler.graph import Graph
 from doppler.heuristics.base import Deadline, Heuristic, Solution
-from doppler.heuristics.critical_path import critical_path, critical_path_trace
+from doppler.heuristics.critical_path import critical_path, critical_path_schedule
 from doppler.heuristics.heft import heft
 from doppler.heuristics.kahypar import available
 from doppler.heuristics.partition import BANDS, IMBALANCES, Partitioner
@@ -182,7 +182,7 @@ class _Search:
                 play(GREEDY, 1, hint)
         if pool.empty:
             # Annealing may get from there to what fits.
-            order, devices, _ = critical_path_trace(self.problem, self.seed)
+            order, devices, _ = critical_path_schedule(self.problem, self.seed)
             pool.offer(Placement(devices, rank_of(order)), "critical-path list schedule")
         if samples is not None:
             if play is not None:

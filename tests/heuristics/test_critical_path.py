@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from doppler import Cluster, Graph, Problem
 from doppler.graph.formats import load_graph
 from doppler.heuristics.attempts import restart_seed
-from doppler.heuristics.critical_path import critical_path, critical_path_trace, rounded_b_levels
+from doppler.heuristics.critical_path import critical_path, critical_path_schedule, rounded_b_levels
 
 GRAPHS = Path(__file__).parents[3] / "shared" / "graphs"
 
@@ -82,7 +82,7 @@ def slow_starts(
 def test_each_step_takes_the_most_urgent_op_where_it_starts_first(
     problem: Problem, seed: int
 ) -> None:
-    order, devices, tied = critical_path_trace(problem, seed)
+    order, devices, tied = critical_path_schedule(problem, seed)
     assert sorted(order.tolist()) == list(range(problem.n_ops))
     urgency = rounded_b_levels(problem)
     a = problem.arrays
@@ -111,7 +111,7 @@ def test_each_step_takes_the_most_urgent_op_where_it_starts_first(
 
 def test_ties_are_drawn_evenly() -> None:
     problem = Problem(Graph.from_arrays([], [], [1.0] * 4, [1.0] * 4), Cluster.uniform(4))
-    drawn = [critical_path_trace(problem, seed) for seed in range(400)]
+    drawn = [critical_path_schedule(problem, seed) for seed in range(400)]
     for counts in (
         np.bincount([order[0] for order, _, _ in drawn], minlength=4),
         np.bincount([devices[order[0]] for order, devices, _ in drawn], minlength=4),

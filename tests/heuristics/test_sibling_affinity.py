@@ -11,7 +11,7 @@ from reference_partial import PlainPartial
 
 from doppler import Cluster, Graph, Placement, Problem, simulate, workloads
 from doppler.errors import ParamsError, PlacementError
-from doppler.heuristics.sibling_affinity import hinted_schedule, sibling_affinity_trace
+from doppler.heuristics.sibling_affinity import hinted_schedule, sibling_affinity_schedule
 from doppler.methods import HEURISTICS
 from doppler.schedule.ranks import rank_of
 
@@ -23,7 +23,7 @@ quick = settings(
 @quick
 @given(problem=problems(), seed=st.integers(0, 2**40))
 def test_schedules_are_valid(problem: Problem, seed: int) -> None:
-    order, devices, tied = sibling_affinity_trace(problem, seed)
+    order, devices, tied = sibling_affinity_schedule(problem, seed)
     assert sorted(order.tolist()) == list(range(problem.n_ops))
     rank = rank_of(order)
     for u, v in zip(problem.graph.src.tolist(), problem.graph.dst.tolist(), strict=True):
@@ -32,14 +32,14 @@ def test_schedules_are_valid(problem: Problem, seed: int) -> None:
     assert tied[np.arange(problem.n_ops), devices[order]].all()
     compute = problem.arrays.compute[order]
     assert not (tied & ~np.isfinite(compute)).any()
-    again = sibling_affinity_trace(problem, seed)
+    again = sibling_affinity_schedule(problem, seed)
     assert all(np.array_equal(a, b) for a, b in zip(again, (order, devices, tied), strict=True))
 
 
 @quick
 @given(problem=problems(memory=False))
 def test_every_step_takes_the_best_op_and_device(problem: Problem) -> None:
-    order, devices, tied = sibling_affinity_trace(problem, noise=0.0)
+    order, devices, tied = sibling_affinity_schedule(problem, noise=0.0)
     level = problem.b_level(problem.mean_compute)
     group = problem.arrays.group
     plain = PlainPartial(problem)

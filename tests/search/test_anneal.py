@@ -15,7 +15,7 @@ from doppler import Cluster, Device, Graph, Placement, Problem, simulate, worklo
 from doppler.cluster.cluster import fully_connected
 from doppler.errors import ParamsError, UnknownNameError
 from doppler.heuristics.base import Deadline
-from doppler.heuristics.critical_path import critical_path_trace
+from doppler.heuristics.critical_path import critical_path_schedule
 from doppler.schedule.ranks import rank_of, ranks
 from doppler.schedule.urgency import urgent_first
 from doppler.search.anneal import (
@@ -47,7 +47,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def start_of(problem: Problem, seed: int = 0) -> Placement:
-    order, devices, _ = critical_path_trace(problem, seed)
+    order, devices, _ = critical_path_schedule(problem, seed)
     return Placement(devices, rank_of(order))
 
 

@@ -11,7 +11,7 @@ from random_placements import random_placement
 from reference_partial import PlainPartial
 
 from doppler import Cluster, Graph, Placement, Problem, simulate
-from doppler.heuristics.sibling_affinity import sibling_affinity_trace
+from doppler.heuristics.sibling_affinity import sibling_affinity_schedule
 from doppler.schedule.list_schedule import ListWeights
 from doppler.schedule.ranks import rank_of
 from doppler.search.recreate import (
@@ -58,7 +58,7 @@ def test_ops_are_sorted_by_their_start(problem: Problem, seed: int) -> None:
 @quick
 @given(problem=problems(), first=st.integers(0, 100))
 def test_a_part_is_made_anew_and_stays_valid(problem: Problem, first: int) -> None:
-    order, devices, _ = sibling_affinity_trace(problem)
+    order, devices, _ = sibling_affinity_schedule(problem)
     scratch = make_recreation(problem.arrays)
     for _ in range(5):
         start, end = times(problem, Placement(devices, rank_of(order)))

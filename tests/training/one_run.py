@@ -14,10 +14,10 @@ from training_cases import mixed_cases, small_policy
 
 from doppler.policy.checkpoint import save_policy
 from doppler.tracking import CsvTracker
+from doppler.training.demonstrations import record
 from doppler.training.imitation import ImitationSettings, imitate
 from doppler.training.loop import Schedule
 from doppler.training.reinforce import ReinforceSettings, reinforce
-from doppler.training.traces import record
 
 UPDATES = 40
 

@@ -23,15 +23,15 @@ from doppler.errors import DopplerError
 from doppler.policy.likelihood import log_probabilities
 from doppler.policy.network import DualPolicy
 from doppler.training.case import TrainingCase, pick_case
+from doppler.training.demonstrations import TEACHERS, Demonstrations, record
 from doppler.training.imitation import ImitationSettings, imitate
 from doppler.training.loop import Schedule
-from doppler.training.traces import TEACHERS, Traces, record
 
 
 def run(
     policy: DualPolicy,
     cases: list[TrainingCase],
-    traces: list[Traces],
+    traces: list[Demonstrations],
     updates: int = 1,
     count: int = 4,
     threads: int = 1,

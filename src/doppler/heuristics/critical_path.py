@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from doppler.heuristics.base import Solution
-from doppler.heuristics.list_restarts import Rule, no_hinted_devices, restart_rule, trace_rule
+from doppler.heuristics.list_restarts import Rule, no_hinted_devices, restart_rule, schedule_by_rule
 from doppler.problem import Problem
 from doppler.schedule.list_schedule import TIE, ListWeights
 
@@ -33,7 +33,7 @@ def _rule(problem: Problem) -> Rule:
     )
 
 
-def critical_path_trace(problem: Problem, seed: int = 0) -> tuple[IntArray, IntArray, BoolArray]:
+def critical_path_schedule(problem: Problem, seed: int = 0) -> tuple[IntArray, IntArray, BoolArray]:
     """Make one list schedule and say what was equally good at every step.
 
     Memory is respected as far as parameters go; the schedule is not simulated.
@@ -47,7 +47,7 @@ def critical_path_trace(problem: Problem, seed: int = 0) -> tuple[IntArray, IntA
     tied : bool array, shape [ops, devices]
         By step: the devices on which ``order[step]`` could start first.
     """
-    return trace_rule(problem, _rule(problem), seed)
+    return schedule_by_rule(problem, _rule(problem), seed)
 
 
 def critical_path(problem: Problem, *, budget: float = 0.0, seed: int = 0) -> Solution:

@@ -117,7 +117,7 @@ def restart_rule(
     return restart(problem, make_attempt, budget=budget, origin=origin)
 
 
-def trace_rule(
+def schedule_by_rule(
     problem: Problem, rule: Rule, seed: int = 0, *, with_ties: bool = True
 ) -> tuple[IntArray, IntArray, BoolArray]:
     """Make one list schedule by a rule.

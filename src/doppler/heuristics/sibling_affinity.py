@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from doppler.errors import ParamsError, PlacementError
 from doppler.heuristics.base import Solution
-from doppler.heuristics.list_restarts import Rule, no_hinted_devices, restart_rule, trace_rule
+from doppler.heuristics.list_restarts import Rule, no_hinted_devices, restart_rule, schedule_by_rule
 from doppler.placement import Placement
 from doppler.problem import Problem
 from doppler.schedule.list_schedule import ListWeights
@@ -37,7 +37,7 @@ def _mean_op_time(problem: Problem) -> float:
     return float(problem.mean_compute.mean())
 
 
-def sibling_affinity_trace(
+def sibling_affinity_schedule(
     problem: Problem, seed: int = 0, noise: float = 1e-6
 ) -> tuple[IntArray, IntArray, BoolArray]:
     """Make one list schedule and say what was equally good at every step.
@@ -59,7 +59,7 @@ def sibling_affinity_trace(
         By step: the devices that were equally good for ``order[step]``.
     """
     weights = WEIGHTS._replace(noise=noise * _mean_op_time(problem))
-    return trace_rule(problem, _rule(problem, weights), seed)
+    return schedule_by_rule(problem, _rule(problem, weights), seed)
 
 
 def hinted_schedule(problem: Problem, hint: npt.ArrayLike, weight: float) -> Placement:
@@ -101,7 +101,7 @@ def hinted_schedule(problem: Problem, hint: npt.ArrayLike, weight: float) -> Pla
         raise ParamsError(f"weight of the hint is {weight}, must be a number >= 0")
     weights = WEIGHTS._replace(hint=float(weight) * _mean_op_time(problem))
     rule = _rule(problem, weights, devices.astype(np.int32))
-    order, chosen, _ = trace_rule(problem, rule, with_ties=False)
+    order, chosen, _ = schedule_by_rule(problem, rule, with_ties=False)
     return Placement(chosen, rank_of(order))
 
 

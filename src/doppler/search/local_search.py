@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from doppler.errors import MemoryLimitError
 from doppler.heuristics.base import Deadline, Solution, fitting_solution
-from doppler.heuristics.critical_path import critical_path, critical_path_trace
+from doppler.heuristics.critical_path import critical_path, critical_path_schedule
 from doppler.placement import Placement
 from doppler.problem import Problem
 from doppler.schedule.ranks import rank_of
@@ -25,7 +25,7 @@ def local_search(problem: Problem, *, budget: float = 0.0, seed: int = 0) -> Sol
         start, tried = found.placement, found.evaluations
     except MemoryLimitError:
         # A move at a time, annealing may get to what fits.
-        order, devices, _ = critical_path_trace(problem, seed)
+        order, devices, _ = critical_path_schedule(problem, seed)
         start, tried = Placement(devices, rank_of(order)), 1
     annealer = Annealer(problem)
     best = annealer.refine([(start, "critical path")], deadline, seed)[0]

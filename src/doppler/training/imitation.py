@@ -16,9 +16,9 @@ from doppler.policy.likelihood import LogProbabilities
 from doppler.policy.network import DualPolicy
 from doppler.policy.rollout import Record
 from doppler.training.case import TrainingCase, pick_case, run_digest
+from doppler.training.demonstrations import Demonstrations
 from doppler.training.gradient import Gradient
-from doppler.training.loop import CHECKPOINT_SECONDS, Loop, Progress, Schedule, Tracker
-from doppler.training.traces import Traces
+from doppler.training.loop import CHECKPOINT_SECONDS, Loop, MetricSink, Progress, Schedule
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class ImitationSettings:
 def imitate(
     policy: DualPolicy,
     cases: Sequence[TrainingCase],
-    traces: Sequence[Traces],
+    traces: Sequence[Demonstrations],
     settings: ImitationSettings,
     *,
     seed: int = 0,
     state: str | Path | None = None,
-    tracker: Tracker | None = None,
+    tracker: MetricSink | None = None,
     progress: Progress | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     threads: int | None = None,
@@ -59,13 +59,13 @@ def imitate(
     policy : DualPolicy
         Changed in place.
     cases : sequence of TrainingCase
-    traces : sequence of Traces
+    traces : sequence of Demonstrations
         Of each case.
     settings : ImitationSettings
     seed : int
     state : path-like, optional
         Checkpoint file, by which a killed run goes on where it was.
-    tracker : Tracker, optional
+    tracker : MetricSink, optional
         Receives ``select_loss`` and ``place_loss`` (per step), ``place_accuracy``, and others.
     progress : callable, optional
         See :class:`Loop`.

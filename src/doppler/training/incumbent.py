@@ -17,7 +17,7 @@ IntArray = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
-class Incumbent:
+class BestPlacement:
     """The best placement of one problem.
 
     Attributes
@@ -44,7 +44,7 @@ class Incumbents:
     """The incumbents by case, and how many episodes each case has seen."""
 
     def __init__(self) -> None:
-        self.best: dict[str, Incumbent] = {}
+        self.best: dict[str, BestPlacement] = {}
         self.episodes: dict[str, int] = {}
 
     def offer(self, case: str, episodes: Episodes) -> None:
@@ -56,7 +56,7 @@ class Incumbents:
         index = int(makespans.argmin())
         incumbent = self.best.get(case)
         if makespans[index] < (np.inf if incumbent is None else incumbent.makespan):
-            self.best[case] = Incumbent(
+            self.best[case] = BestPlacement(
                 float(makespans[index]),
                 seen + index + 1,
                 episodes.devices(index),
@@ -85,7 +85,7 @@ class Incumbents:
         """Take the state that :meth:`header` and :meth:`tensors` gave."""
         self.episodes = dict(header["episodes"])
         self.best = {
-            case: Incumbent(
+            case: BestPlacement(
                 makespan,
                 episode,
                 tensors[f"{case}/devices"].numpy(),

@@ -30,7 +30,7 @@ Update = Callable[[int], dict[str, float]]
 Progress = Callable[[int, int, Mapping[str, float]], None]
 
 
-class Tracker(Protocol):
+class MetricSink(Protocol):
     """Receives metrics, see :mod:`doppler.tracking`."""
 
     def begin(self, after: int) -> None:
@@ -77,7 +77,7 @@ class Loop:
         Identifies the run; a checkpoint with another digest is not continued but replaced.
     state : path-like, optional
         Checkpoint file. Left out: none is written.
-    tracker : Tracker, optional
+    tracker : MetricSink, optional
     progress : callable, optional
         Called after every update with (done, all, metrics).
     checkpoint_seconds : float
@@ -91,7 +91,7 @@ class Loop:
         digest: str,
         *,
         state: str | Path | None = None,
-        tracker: Tracker | None = None,
+        tracker: MetricSink | None = None,
         progress: Progress | None = None,
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
     ) -> None:

@@ -15,10 +15,10 @@ from doppler.policy.likelihood import LogProbabilities, style_density
 from doppler.policy.network import DualPolicy
 from doppler.policy.rollout import GREEDY, SAMPLE, Episodes, Record
 from doppler.training.case import TrainingCase, pick_case, run_digest
+from doppler.training.demonstrations import Demonstrations
 from doppler.training.gradient import Gradient, taken
 from doppler.training.incumbent import Incumbents
-from doppler.training.loop import CHECKPOINT_SECONDS, Loop, Progress, Schedule, Tracker
-from doppler.training.traces import Traces
+from doppler.training.loop import CHECKPOINT_SECONDS, Loop, MetricSink, Progress, Schedule
 
 # Standard deviations by which an episode counts as better than its batch, at most.
 MOST_ADVANTAGE = 3.0
@@ -74,11 +74,11 @@ def reinforce(
     cases: Sequence[TrainingCase],
     settings: ReinforceSettings,
     *,
-    known: Sequence[Traces] | None = None,
+    known: Sequence[Demonstrations] | None = None,
     validation: Sequence[TrainingCase] | None = None,
     seed: int = 0,
     state: str | Path | None = None,
-    tracker: Tracker | None = None,
+    tracker: MetricSink | None = None,
     progress: Progress | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     threads: int | None = None,
@@ -98,7 +98,7 @@ def reinforce(
     cases : sequence of TrainingCase
         Each update plays some of them; all have their turn before any has its next.
     settings : ReinforceSettings
-    known : sequence of Traces, optional
+    known : sequence of Demonstrations, optional
         Of each case: episodes that are offered as its incumbents before the first update.
     validation : sequence of TrainingCase, optional
         Whose greedy episodes, with their first hints, decide on the weights to end with; by
@@ -106,7 +106,7 @@ def reinforce(
     seed : int
     state : path-like, optional
         Checkpoint file, by which a killed run goes on where it was.
-    tracker : Tracker, optional
+    tracker : MetricSink, optional
         Receives ``ratio_to_bound`` (mean makespan over the case's lower bound),
         ``ratio_to_incumbent``, with validation ``best_score`` (the best greedy episodes
         so far over the lower bounds, geometric mean over the cases), and others.

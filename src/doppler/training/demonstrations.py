@@ -15,8 +15,8 @@ from safetensors.numpy import save
 
 from doppler.errors import CheckpointError, UnknownNameError
 from doppler.files import write_atomic
-from doppler.heuristics.critical_path import critical_path_trace
-from doppler.heuristics.sibling_affinity import sibling_affinity_trace
+from doppler.heuristics.critical_path import critical_path_schedule
+from doppler.heuristics.sibling_affinity import sibling_affinity_schedule
 from doppler.policy.features import DEVICE_FEATURES
 from doppler.policy.hint import Hint, make_hint
 from doppler.policy.network import list_scheduler, policy_inputs
@@ -36,12 +36,12 @@ BoolArray = npt.NDArray[np.bool_]
 Teacher = Callable[[Problem, int], tuple[IntArray, IntArray, BoolArray]]
 
 TEACHERS: dict[str, Teacher] = {
-    "critical_path": critical_path_trace,
-    "sibling_affinity": sibling_affinity_trace,
+    "critical_path": critical_path_schedule,
+    "sibling_affinity": sibling_affinity_schedule,
 }
 
 
-class Traces(NamedTuple):
+class Demonstrations(NamedTuple):
     """Episodes on one problem, by step, and the hints that some of them follow.
 
     Attributes
@@ -81,7 +81,7 @@ def record(
     count: int,
     seed: int = 0,
     hints: Sequence[tuple[IntArray, float]] = (),
-) -> Traces:
+) -> Demonstrations:
     """Let a teacher place a problem ``count`` times, breaking ties anew each time.
 
     For each hint there is one trace more: the best of list schedules that follow it more or less
@@ -115,7 +115,7 @@ def record(
         order.append(best[0])
         choice.append(best[1])
         tied.append(np.arange(problem.n_devices) == best[1][:, None])
-    return Traces(
+    return Demonstrations(
         np.stack(order),
         np.stack(choice),
         np.stack(tied),
@@ -145,7 +145,7 @@ def _followed(problem: Problem, hint: Hint) -> tuple[IntArray, IntArray]:
     return best[1], best[2]
 
 
-def save_traces(traces: Traces, path: str | Path) -> Path:
+def save_demonstrations(traces: Demonstrations, path: str | Path) -> Path:
     """Write traces as safetensors, whole or not at all."""
     header = {"format": FORMAT, "version": VERSION, "fingerprint": traces.fingerprint}
     arrays = {
@@ -159,7 +159,7 @@ def save_traces(traces: Traces, path: str | Path) -> Path:
     return write_atomic(path, save(arrays, {"doppler": json.dumps(header)}))
 
 
-def load_traces(path: str | Path, problem: Problem) -> Traces:
+def load_demonstrations(path: str | Path, problem: Problem) -> Demonstrations:
     """Read the traces of a problem.
 
     Raises
@@ -190,14 +190,14 @@ def load_traces(path: str | Path, problem: Problem) -> Traces:
         )
     if len(arrays) < len(names):
         raise CheckpointError(f"{path}: lacks an array; record the traces again")
-    traces = Traces(**arrays, fingerprint=header["fingerprint"])
+    traces = Demonstrations(**arrays, fingerprint=header["fingerprint"])
     fault = _fault(traces, problem)
     if fault:
         raise CheckpointError(f"{path}: {fault}; record the traces again")
     return traces
 
 
-def _fault(traces: Traces, problem: Problem) -> str:
+def _fault(traces: Demonstrations, problem: Problem) -> str:
     """Say why compiled code must not follow these traces, or nothing."""
     order, choice, tied, hint, hints, seconds = traces[:6]
     n_ops, n_devices = problem.n_ops, problem.n_devices

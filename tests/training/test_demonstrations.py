@@ -17,10 +17,16 @@ from doppler import Placement, Problem, simulate
 from doppler.errors import CheckpointError, UnknownNameError
 from doppler.policy.checkpoint import save_policy
 from doppler.training.case import TrainingCase
-from doppler.training.traces import TEACHERS, Traces, load_traces, record, save_traces
+from doppler.training.demonstrations import (
+    TEACHERS,
+    Demonstrations,
+    load_demonstrations,
+    record,
+    save_demonstrations,
+)
 
 
-def equal(a: Traces, b: Traces) -> bool:
+def equal(a: Demonstrations, b: Demonstrations) -> bool:
     return a.fingerprint == b.fingerprint and all(
         x.dtype == y.dtype and np.array_equal(x, y) for x, y in zip(a[:6], b[:6], strict=True)
     )
@@ -34,8 +40,8 @@ def test_traces_are_episodes_that_the_policies_can_follow(
 ) -> None:
     problem = hard_problem(seed)
     traces = record(problem, teacher, 2, seed)
-    path = save_traces(traces, tmp_path_factory.mktemp("traces") / "case.safetensors")
-    assert equal(load_traces(path, problem), traces)
+    path = save_demonstrations(traces, tmp_path_factory.mktemp("traces") / "case.safetensors")
+    assert equal(load_demonstrations(path, problem), traces)
 
     case = TrainingCase("case", problem, threads=1)
     policy = small_policy()
@@ -83,7 +89,9 @@ def test_unknown_teacher() -> None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return save_traces(record(small_case().problem, "critical_path", 2), tmp_path / "t.safetensors")
+    return save_demonstrations(
+        record(small_case().problem, "critical_path", 2), tmp_path / "t.safetensors"
+    )
 
 
 def not_safetensors(path: Path) -> None:
@@ -140,61 +148,61 @@ def test_what_is_not_the_traces_of_the_problem(
 ) -> None:
     spoil(path)
     with pytest.raises(CheckpointError, match=message) as error:
-        load_traces(path, small_case().problem)
+        load_demonstrations(path, small_case().problem)
     assert str(error.value).startswith(f"{path}: ")
     assert "\n" not in str(error.value)
 
 
 def test_traces_of_another_problem(path: Path) -> None:
     with pytest.raises(CheckpointError, match="recorded on another problem than"):
-        load_traces(path, small_case(1).problem)
+        load_demonstrations(path, small_case(1).problem)
 
 
-def twice_the_same_op(traces: Traces) -> Traces:
+def twice_the_same_op(traces: Demonstrations) -> Demonstrations:
     traces.order[0, 1] = traces.order[0, 0]
     return traces
 
 
-def last_op_first(traces: Traces) -> Traces:
+def last_op_first(traces: Demonstrations) -> Demonstrations:
     return traces._replace(order=np.ascontiguousarray(traces.order[:, ::-1]))
 
 
-def far_device(traces: Traces) -> Traces:
+def far_device(traces: Demonstrations) -> Demonstrations:
     traces.choice[1, 2] = 3
     return traces
 
 
-def own_choice_not_tied(traces: Traces) -> Traces:
+def own_choice_not_tied(traces: Demonstrations) -> Demonstrations:
     traces.tied[1, 4] = False
     return traces
 
 
-def fewer_choices(traces: Traces) -> Traces:
+def fewer_choices(traces: Demonstrations) -> Demonstrations:
     return traces._replace(choice=traces.choice[:1])
 
 
-def fewer_devices(traces: Traces) -> Traces:
+def fewer_devices(traces: Demonstrations) -> Demonstrations:
     return traces._replace(tied=traces.tied[:, :, :2])
 
 
-def no_trace(traces: Traces) -> Traces:
+def no_trace(traces: Demonstrations) -> Demonstrations:
     empty = {name: getattr(traces, name)[:0] for name in ("order", "choice", "tied", "hint")}
     return traces._replace(**empty)
 
 
-def hint_that_is_not_there(traces: Traces) -> Traces:
+def hint_that_is_not_there(traces: Demonstrations) -> Demonstrations:
     return traces._replace(hint=np.ones(2, np.int32))
 
 
-def hint_on_a_far_device(traces: Traces) -> Traces:
+def hint_on_a_far_device(traces: Demonstrations) -> Demonstrations:
     return traces._replace(hints=np.full((1, 12), 3, np.int32), seconds=np.ones(1))
 
 
-def endless_hint(traces: Traces) -> Traces:
+def endless_hint(traces: Demonstrations) -> Demonstrations:
     return traces._replace(hints=np.zeros((1, 12), np.int32), seconds=np.full(1, np.inf))
 
 
-def long_ints(traces: Traces) -> Traces:
+def long_ints(traces: Demonstrations) -> Demonstrations:
     return traces._replace(order=traces.order.astype(np.int64))
 
 
@@ -215,9 +223,9 @@ def long_ints(traces: Traces) -> Traces:
     ],
 )
 def test_traces_that_no_kernel_may_follow(
-    path: Path, spoil: Callable[[Traces], Traces], message: str
+    path: Path, spoil: Callable[[Demonstrations], Demonstrations], message: str
 ) -> None:
-    save_traces(spoil(record(small_case().problem, "critical_path", 2)), path)
+    save_demonstrations(spoil(record(small_case().problem, "critical_path", 2)), path)
     with pytest.raises(CheckpointError, match=message) as error:
-        load_traces(path, small_case().problem)
+        load_demonstrations(path, small_case().problem)
     assert str(error.value).endswith("; record the traces again")
