@@ -27,12 +27,12 @@ from doppler.placement import Placement
 from doppler.policy.hint import Hint, make_hint
 from doppler.policy.network import DualPolicy, Sizes, policy_inputs
 from doppler.policy.rollout import GREEDY, SAMPLE, Roller
-from doppler.policy.threads import one_torch_thread
 from doppler.problem import Problem
 from doppler.schedule.ranks import rank_of
 from doppler.search.anneal import LARGE_OPS, SMALL_MOVES, Annealer, check_shares, moves_for
 from doppler.search.pool import Pool
 from doppler.simulator import DEFAULT_JITTER
+from doppler.torch_threads import one_torch_thread
 
 # Where placements come from before the annealing; an ablation leaves some out.
 STARTS = ("policy", "partition", "spmd", "schedules")

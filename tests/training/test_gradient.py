@@ -12,7 +12,7 @@ from training_cases import hard_problem, mixed_cases, small_case, small_policy
 from doppler.policy.likelihood import LogProbabilities, log_probabilities
 from doppler.policy.network import DualPolicy
 from doppler.policy.rollout import SAMPLE, Record
-from doppler.policy.threads import one_torch_thread
+from doppler.torch_threads import one_torch_thread
 from doppler.training import gradient as module
 from doppler.training.case import TrainingCase
 from doppler.training.gradient import Gradient, taken

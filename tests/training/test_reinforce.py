@@ -24,8 +24,8 @@ from doppler import Graph, Problem, simulate, simulate_many
 from doppler.policy.likelihood import LogProbabilities, log_probabilities
 from doppler.policy.network import SCORE_SCALE, DualPolicy
 from doppler.policy.rollout import SAMPLE, Record
-from doppler.policy.threads import one_torch_thread
 from doppler.simulator import check_memory
+from doppler.torch_threads import one_torch_thread
 from doppler.training import gradient as module
 from doppler.training.case import TrainingCase
 from doppler.training.gradient import Gradient, taken

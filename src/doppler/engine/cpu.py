@@ -19,6 +19,7 @@ from doppler.engine.compiled_graph import CompiledGraph, TileCache
 from doppler.engine.plan import ExecutionPlan
 from doppler.errors import DeviceMemoryError, EngineError
 from doppler.graph import Graph
+from doppler.torch_threads import set_torch_threads
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -107,8 +108,6 @@ class CpuSession:
         resident: list[float],
         threads: int,
     ) -> None:
-        import torch
-
         n_ops = compiled.graph.n_ops
         self.held = held
         self.resident = resident
@@ -124,17 +123,15 @@ class CpuSession:
         self._end = [0] * n_ops
         self._sent: list[tuple[int, int, int, int, int]] = []
         self._zero = 0
-        # A thread takes the number that was set last, in whatever thread; put that right.
-        self._usual_threads = torch.get_num_threads()
 
     @contextmanager
     def on_device(self, device: int) -> Iterator[None]:
         """Give the thread its share of the cores."""
         import torch
 
+        set_torch_threads(self._threads)
         if self._cores:
             os.sched_setaffinity(0, self._cores[device])
-        _use_threads(self._threads)
         with torch.no_grad():
             yield
 
@@ -143,7 +140,7 @@ class CpuSession:
         """Copy in one thread."""
         import torch
 
-        _use_threads(1)
+        set_torch_threads(1)
         with torch.no_grad():
             yield
 
@@ -153,9 +150,6 @@ class CpuSession:
 
     def begin(self) -> None:
         """Start the clock."""
-        import torch
-
-        torch.set_num_threads(self._usual_threads)
         self._zero = perf_counter_ns()
 
     def launch(self, op: int, device: int) -> Tensor:
@@ -242,13 +236,3 @@ def known_faults(backend: Backend) -> Iterator[None]:
         if kind is None:
             raise
         raise kind(str(error).split("\n")[0]) from error
-
-
-def _use_threads(number: int) -> None:
-    """Set how many cores the torch functions that this thread calls may use."""
-    import torch
-
-    # The first parallel function of a thread takes the number that was set last, in whatever
-    # thread, in place of the thread's own. After a question it is no longer the first.
-    torch.get_num_threads()
-    torch.set_num_threads(number)

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from doppler.cores import cores
+from doppler.torch_threads import set_torch_threads
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -127,10 +128,8 @@ class Worker:
     def _begin(self, threads: int) -> None:
         import torch
 
-        # Of this thread alone; otherwise the devices would fight over every core. Asked first, it
-        # keeps the number: its first parallel function would take the one that was set last.
-        torch.get_num_threads()
-        torch.set_num_threads(threads)
+        # Otherwise the devices would fight over every core.
+        set_torch_threads(threads)
         torch.set_grad_enabled(False)
         if self._cuda:
             torch.cuda.set_device(self.device)
@@ -161,11 +160,7 @@ class Workers:
     """
 
     def __init__(self, devices: Sequence[str], threads: int = 1) -> None:
-        import torch
-
         self._stop = threading.Event()
-        # A new thread takes the number that was set last, in whatever thread; put right at the end.
-        self._usual_threads = torch.get_num_threads()
         spread = threads > 1 or sum(device == "cpu" for device in devices) > cores()
         clock = time.perf_counter if spread else time.thread_time
         kinds = [device.partition(":")[0] for device in devices]
@@ -297,12 +292,9 @@ class Workers:
 
     def close(self) -> None:
         """End every thread, after what it is timing now."""
-        import torch
-
         self._stop.set()
         for worker in self.all:
             worker.close()
-        torch.set_num_threads(self._usual_threads)
 
     def __enter__(self) -> Workers:
         return self

@@ -14,7 +14,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-import torch
 from filelock import FileLock, Timeout
 
 from doppler.errors import DopplerError
@@ -22,13 +21,13 @@ from doppler.messages import shown_value
 from doppler.placement import Placement
 from doppler.policy.checkpoint import PRETRAINED, load_policy
 from doppler.policy.network import DualPolicy
-from doppler.policy.threads import one_torch_thread
 from doppler.portfolio import warm_up
 from doppler.problem import Problem
 from doppler.refinement.calibration import trace_factors
 from doppler.refinement.history import CHAMPION, History
 from doppler.refinement.learner import Learner, Plan
 from doppler.refinement.settings import Guard
+from doppler.torch_threads import one_torch_thread, set_torch_threads
 from doppler.trace import Trace
 
 LEARN_SHARE = 0.01
@@ -387,8 +386,7 @@ class Refiner:
 
     def _live(self) -> None:
         try:
-            # In this thread only.
-            torch.set_num_threads(1)
+            set_torch_threads(1)
             self._learn()
         except BaseException as error:
             self._give_up(error)

@@ -14,6 +14,7 @@ from doppler.policy.likelihood import LogProbabilities, log_probabilities
 from doppler.policy.network import DualPolicy, Heads
 from doppler.policy.rollout import Record
 from doppler.problem import Problem
+from doppler.torch_threads import set_torch_threads
 
 # Floats of PLC's hidden layer in one chunk: a few arrays of this size stay in a core's cache.
 CHUNK_FLOATS = 250_000
@@ -39,9 +40,7 @@ class Gradient:
         self.policy = policy
         self.threads = threads or cores()
         # Each worker computes alone: torch's own threads would fight over the cores.
-        self._pool = ThreadPoolExecutor(
-            self.threads, initializer=torch.set_num_threads, initargs=(1,)
-        )
+        self._pool = ThreadPoolExecutor(self.threads, initializer=set_torch_threads, initargs=(1,))
 
     def add(
         self, heads: Heads, problem: Problem, record: Record, objective: Objective

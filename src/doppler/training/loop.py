@@ -18,7 +18,7 @@ from torch import Tensor
 from doppler.errors import CheckpointError
 from doppler.files import write_atomic
 from doppler.policy.network import DualPolicy
-from doppler.policy.threads import one_torch_thread
+from doppler.torch_threads import one_torch_thread
 from doppler.training.incumbent import Incumbents
 
 FORMAT = "doppler-training-state"
