@@ -16,7 +16,7 @@ from common import (
 from doppler.params import Params
 from doppler.policy.checkpoint import save_policy
 from doppler.policy.features import FeatureSet
-from doppler.policy.network import Sizes
+from doppler.policy.frozen import Sizes
 from doppler.tracking import track
 from doppler.training.case import new_policy
 from doppler.training.imitation import ImitationSettings, imitate

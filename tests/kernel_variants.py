@@ -27,7 +27,8 @@ from doppler.errors import MemoryLimitError
 from doppler.heuristics.partition import Partitioner
 from doppler.heuristics.spmd import spmd
 from doppler.methods import HEURISTICS
-from doppler.policy.network import DualPolicy, Sizes
+from doppler.policy.frozen import Sizes
+from doppler.policy.network import DualPolicy
 from doppler.training.case import TrainingCase, new_policy
 from doppler.training.demonstrations import load_demonstrations, record, save_demonstrations
 from doppler.training.imitation import ImitationSettings, imitate

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from doppler import Cluster, Device, Graph, Link, Problem
 from doppler.policy.features import FeatureSet
+from doppler.policy.frozen import LOGIT_RANGE, SCORE_SCALE, Sizes
 from doppler.policy.hint import Hint, make_hint
-from doppler.policy.network import LOGIT_RANGE, SCORE_SCALE, DualPolicy, Heads, Sizes, policy_inputs
+from doppler.policy.network import DualPolicy, Heads, policy_inputs
 from doppler.policy.rollout import Weights
 
 SMALL = Sizes(embedding=16, layers=2, hidden=8, code=4)

@@ -17,7 +17,8 @@ import torch
 from doppler.heuristics import Solution
 from doppler.methods import METHODS, solve
 from doppler.params import load_params
-from doppler.policy.network import DualPolicy, Sizes, policy_inputs
+from doppler.policy.frozen import Sizes
+from doppler.policy.network import DualPolicy, policy_inputs
 
 ROOT = Path(__file__).parents[1]
 

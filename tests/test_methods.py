@@ -15,7 +15,8 @@ from doppler.errors import CheckpointError, MemoryLimitError, ParamsError, Unkno
 from doppler.methods import HEURISTICS, METHODS, place, solve
 from doppler.policy.checkpoint import save_policy
 from doppler.policy.features import FeatureSet
-from doppler.policy.network import DualPolicy, Sizes
+from doppler.policy.frozen import Sizes
+from doppler.policy.network import DualPolicy
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,7 @@ from doppler.search.local_search import local_search
 from doppler.simulator import DEFAULT_JITTER, makespan_of, spread
 
 if TYPE_CHECKING:
+    from doppler.policy.frozen import FrozenPolicy
     from doppler.policy.network import DualPolicy
 
 HEURISTICS: dict[str, Heuristic] = {
@@ -57,7 +58,7 @@ def solve(
     problem: Problem,
     method: str = LEARNED,
     *,
-    policy: str | Path | DualPolicy = PRETRAINED,
+    policy: str | Path | FrozenPolicy | DualPolicy = PRETRAINED,
     budget: float = DEFAULT_BUDGET,
     seed: int = 0,
     runtime: str = "priority",
@@ -70,7 +71,7 @@ def solve(
     problem : Problem
     method : str
         One of ``METHODS``.
-    policy : str, path or DualPolicy
+    policy : str, path, FrozenPolicy or DualPolicy
         Of the learned method: the one that comes with the package, a file, or a network.
     budget : float
         Seconds, at least 0. Loading the policy and compiled code is not counted.
@@ -105,11 +106,11 @@ def solve(
         return fitting_solution(
             problem, found.placement, found.evaluations, found.seconds, found.origin, runtime
         )
-    # Imported late: torch takes a second, and the heuristics do without it.
-    from doppler.policy.checkpoint import load_policy
+    # Imported late: the heuristics do without it.
+    from doppler.policy.checkpoint import load_frozen
     from doppler.portfolio import search
 
-    network = load_policy(policy) if isinstance(policy, str | Path) else policy
+    network = load_frozen(policy) if isinstance(policy, str | Path) else policy
     return search(problem, network, budget=budget, seed=seed, runtime=runtime, jitter=jitter)
 
 
@@ -142,7 +143,7 @@ def check_options(
 def place(
     problem: Problem,
     method: str = LEARNED,
-    policy: str | Path | DualPolicy = PRETRAINED,
+    policy: str | Path | FrozenPolicy | DualPolicy = PRETRAINED,
     budget: float = DEFAULT_BUDGET,
     seed: int = 0,
     *,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import lru_cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import torch
 
 from doppler.cluster import Cluster
 from doppler.errors import MemoryLimitError, MissingPackageError, UnknownNameError
@@ -24,8 +23,9 @@ from doppler.heuristics.sibling_affinity import hinted_schedule, sibling_affinit
 from doppler.heuristics.single_device import single_device
 from doppler.heuristics.spmd import SymmetricMaps
 from doppler.placement import Placement
+from doppler.policy.features import FeatureSet
+from doppler.policy.frozen import FrozenPolicy, Sizes
 from doppler.policy.hint import Hint, make_hint
-from doppler.policy.network import DualPolicy, Sizes, policy_inputs
 from doppler.policy.rollout import GREEDY, SAMPLE, Roller
 from doppler.problem import Problem
 from doppler.schedule.ranks import rank_of
@@ -33,6 +33,9 @@ from doppler.search.anneal import LARGE_OPS, SMALL_MOVES, Annealer, check_shares
 from doppler.search.pool import Pool
 from doppler.simulator import DEFAULT_JITTER
 from doppler.torch_threads import one_torch_thread
+
+if TYPE_CHECKING:
+    from doppler.policy.network import DualPolicy
 
 # Where placements come from before the annealing; an ablation leaves some out.
 STARTS = ("policy", "partition", "spmd", "schedules")
@@ -53,8 +56,6 @@ BATCH = 8
 HINTS = 3
 # How much a hinted list schedule shuns other devices, in mean op times.
 HINT_WEIGHTS = (3.0, 10.0, 30.0)
-# From so many ops on, a layer is worth sharing among cores that other processes may hold.
-THREADED_OPS = 50_000
 # For the search of something that fits in memory, whatever the budget.
 RESCUE_SECONDS = 1.0
 # Of what is left of the budget, for each method in turn until something fits.
@@ -81,7 +82,7 @@ class Play(Protocol):
 
 def search(
     problem: Problem,
-    policy: DualPolicy,
+    policy: FrozenPolicy | DualPolicy,
     *,
     budget: float = 2.0,
     seed: int = 0,
@@ -104,7 +105,7 @@ def search(
     Parameters
     ----------
     problem : Problem
-    policy : DualPolicy
+    policy : FrozenPolicy or DualPolicy
     budget : float
         Seconds.
     seed : int
@@ -135,7 +136,7 @@ def search(
     if moves is not None:
         check_shares(moves)
     warm_up(policy, searching=samples is None and budget > 0)
-    one = _Search(problem, policy, budget, seed, runtime, jitter, starts, moves)
+    one = _Search(problem, policy.frozen(), budget, seed, runtime, jitter, starts, moves)
     return one.run(samples, alone)
 
 
@@ -143,7 +144,7 @@ class _Search:
     def __init__(
         self,
         problem: Problem,
-        policy: DualPolicy,
+        policy: FrozenPolicy,
         budget: float,
         seed: int,
         runtime: str,
@@ -247,20 +248,14 @@ class _Search:
 
     def episodes(self) -> Play:
         """Encode the problem; return what plays episodes and offers their placements."""
-        policy, inputs = self.policy, policy_inputs(self.problem)
-        small = self.problem.n_ops < THREADED_OPS
-        with torch.no_grad(), one_torch_thread() if small else nullcontext():
-            heads = policy(inputs)
+        weigh = self.policy.encode(self.problem)
         roller = Roller(self.problem)
         rng = np.random.default_rng([self.seed, 1])
 
         def play(mode: int, count: int, hint: Hint | None, spread: float = 0.0) -> None:
-            with torch.no_grad():
-                # What the encoder yields is the same with every hint.
-                weights = policy.weights(heads._replace(style=policy.style(inputs, hint)))
             seeds = rng.integers(2**31, size=count).tolist()
             episodes = roller.play(
-                weights, mode, seeds, runtime=self.runtime, hint=hint, spread=spread
+                weigh(hint), mode, seeds, runtime=self.runtime, hint=hint, spread=spread
             )
             origin = "sampled episode" if mode == SAMPLE or spread > 0.0 else "greedy episode"
             if hint is not None:
@@ -333,9 +328,10 @@ def _smallest_problem() -> Problem:
 
 @lru_cache(maxsize=1)
 def _compile_starts(sizes: Sizes) -> None:
-    one = _Search(
-        _smallest_problem(), DualPolicy(sizes), 0.0, 0, "priority", DEFAULT_JITTER, STARTS, None
-    )
+    weights = {name: np.zeros(shape, np.float32) for name, shape in sizes.shapes().items()}
+    policy = FrozenPolicy(sizes, FeatureSet.named("full"), weights)
+    # Without noise, which takes drawing but no kernel of its own.
+    one = _Search(_smallest_problem(), policy, 0.0, 0, "priority", 0.0, STARTS, None)
     one.run()
     hinted_schedule(one.problem, np.zeros(4, np.int32), 1.0)
 
@@ -351,12 +347,12 @@ def _compile_search() -> None:
         annealer.advance(annealer.chain(start), 0, 200, 1.0)
 
 
-def warm_up(policy: DualPolicy, searching: bool = True) -> None:
+def warm_up(policy: FrozenPolicy | DualPolicy, searching: bool = True) -> None:
     """Compile, or load from the cache, what a search runs, so that its budget is for searching.
 
     Parameters
     ----------
-    policy : DualPolicy
+    policy : FrozenPolicy or DualPolicy
     searching : bool
         False: only what a budget of 0 runs; the rest takes as long again to compile.
     """

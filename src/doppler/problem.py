@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse.csgraph import connected_components
 
 from doppler.cluster.cluster import Cluster, Device
 from doppler.errors import ProblemError
@@ -165,10 +164,13 @@ class Problem:
         np.fill_diagonal(cost, np.inf)
         fastest = cost.min(axis=1)
         near = cost <= NODE_RATIO * np.minimum(fastest[:, None], fastest[None, :])
-        labels = connected_components(near, directed=False)[1]
-        first, numbered = np.unique(labels, return_index=True)[1], np.empty(count, np.int32)
-        numbered[np.argsort(first)] = np.arange(first.size, dtype=np.int32)
-        return numbered[labels]
+        # Paths of up to 2, 4, 8, ... links, until there are no longer ones.
+        joined, longer = near, near | np.eye(count, dtype=bool)
+        while (longer != joined).any():
+            joined, paths = longer, longer.astype(np.float32)
+            longer = paths @ paths > 0
+        first_device = joined.argmax(axis=1)
+        return np.unique(first_device, return_inverse=True)[1].astype(np.int32)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -80,7 +80,8 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small policy with random weights."""
     torch = pytest.importorskip("torch")
     from doppler.policy.checkpoint import save_policy
-    from doppler.policy.network import DualPolicy, Sizes
+    from doppler.policy.frozen import Sizes
+    from doppler.policy.network import DualPolicy
 
     torch.manual_seed(0)
     path = tmp_path_factory.mktemp("policy") / "small.safetensors"

@@ -19,7 +19,8 @@ def problem() -> Problem:
 @pytest.fixture(scope="session")
 def policy():
     torch = pytest.importorskip("torch")
-    from doppler.policy.network import DualPolicy, Sizes
+    from doppler.policy.frozen import Sizes
+    from doppler.policy.network import DualPolicy
 
     torch.manual_seed(0)
     return DualPolicy(Sizes(embedding=8, layers=1, hidden=8, code=4)).eval()

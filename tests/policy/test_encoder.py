@@ -95,13 +95,3 @@ def test_information_travels_one_edge_a_round_both_ways() -> None:
         difference = before - encoder(changed, inputs.producers, inputs.consumers)
     felt = difference.abs().sum(1) > 1e-6
     assert felt.tolist() == [False, False, True, True, True, True, True, False, False]
-
-
-def test_a_large_graph_is_encoded_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    inputs = policy_inputs(Problem(weighty_graph(1, 50), Cluster.uniform(2)))
-    encoder = Encoder(inputs.features.shape[1], 16, 3)
-    with torch.no_grad():
-        whole = encoder(inputs.features, inputs.producers, inputs.consumers)
-        monkeypatch.setattr("doppler.policy.encoder.CHUNK", 16)
-        pieces = encoder(inputs.features, inputs.producers, inputs.consumers)
-    torch.testing.assert_close(pieces, whole, rtol=1e-5, atol=1e-5)

@@ -10,8 +10,9 @@ from policies import encode, random_policy, weighty_graph
 from doppler import Cluster, Problem, workloads
 from doppler.methods import HEURISTICS
 from doppler.policy.features import DEVICE_FEATURES, FeatureSet
+from doppler.policy.frozen import LOGIT_RANGE, Sizes
 from doppler.policy.likelihood import log_probabilities
-from doppler.policy.network import LOGIT_RANGE, DualPolicy, Sizes, policy_inputs
+from doppler.policy.network import DualPolicy, policy_inputs
 from doppler.policy.rollout import GREEDY, SAMPLE, Roller
 
 

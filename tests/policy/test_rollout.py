@@ -24,9 +24,9 @@ from doppler import Cluster, Device, Graph, Placement, Problem, simulate
 from doppler.cluster.cluster import fully_connected
 from doppler.errors import PlacementError
 from doppler.policy.features import STYLED
+from doppler.policy.frozen import Sizes
 from doppler.policy.hint import make_hint
 from doppler.policy.likelihood import device_state, log_probabilities
-from doppler.policy.network import Sizes
 from doppler.policy.rollout import (
     GREEDY,
     SAMPLE,

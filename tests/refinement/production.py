@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from doppler import Cluster, Placement, Problem, simulate, workloads
-from doppler.policy.network import Sizes
+from doppler.policy.frozen import Sizes
 from doppler.refinement.calibration import Factors
 from doppler.refinement.refiner import Refiner
 from doppler.training.case import new_policy

@@ -21,8 +21,9 @@ from training_cases import (
 )
 
 from doppler import Graph, Problem, simulate, simulate_many
+from doppler.policy.frozen import SCORE_SCALE
 from doppler.policy.likelihood import LogProbabilities, log_probabilities
-from doppler.policy.network import SCORE_SCALE, DualPolicy
+from doppler.policy.network import DualPolicy
 from doppler.policy.rollout import SAMPLE, Record
 from doppler.simulator import check_memory
 from doppler.torch_threads import one_torch_thread

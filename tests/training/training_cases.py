@@ -10,7 +10,8 @@ import torch
 
 from doppler import Cluster, Device, Graph, Problem
 from doppler.cluster.cluster import fully_connected
-from doppler.policy.network import LOGIT_RANGE, SCORE_SCALE, DualPolicy, Sizes
+from doppler.policy.frozen import LOGIT_RANGE, SCORE_SCALE, Sizes
+from doppler.policy.network import DualPolicy
 from doppler.training.case import TrainingCase, new_policy
 
 SMALL = Sizes(embedding=16, layers=2, hidden=8, code=4)

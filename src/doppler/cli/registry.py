@@ -283,10 +283,10 @@ def _files(policy: str, placements: Sequence[Path], cluster: Path | None) -> dic
     """Name the files of a version, once each was found to be what it should be."""
     from doppler.cluster import Cluster
     from doppler.placement import Placement
-    from doppler.policy.checkpoint import load_policy, policy_path
+    from doppler.policy.checkpoint import load_frozen, policy_path
     from doppler.registry import POLICY
 
-    load_policy(policy)
+    load_frozen(policy)
     files = {POLICY: policy_path(policy)}
     for path in placements:
         Placement.load(path)

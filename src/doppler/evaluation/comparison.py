@@ -22,6 +22,7 @@ from doppler.problem import Problem
 from doppler.simulator import DEFAULT_JITTER, simulate, spread
 
 if TYPE_CHECKING:
+    from doppler.policy.frozen import FrozenPolicy
     from doppler.policy.network import DualPolicy
 
 JITTER_SEEDS = 64
@@ -53,7 +54,7 @@ def compare(
     *,
     budget: float,
     seed: int = 0,
-    policy: str | Path | DualPolicy = PRETRAINED,
+    policy: str | Path | FrozenPolicy | DualPolicy = PRETRAINED,
     runtime: str = "priority",
     jitter: float = DEFAULT_JITTER,
     jitter_seeds: int = JITTER_SEEDS,
@@ -77,7 +78,7 @@ def compare(
     budget : float
         Seconds of each.
     seed : int
-    policy : str, path or DualPolicy
+    policy : str, path, FrozenPolicy or DualPolicy
         Of the learned method.
     runtime : {"priority", "fifo"}
         The run-time that the placements are for.
@@ -113,9 +114,9 @@ def compare(
         if name not in METHODS:
             raise UnknownNameError("method", name, METHODS)
     if LEARNED in methods and isinstance(policy, str | Path):
-        from doppler.policy.checkpoint import load_policy
+        from doppler.policy.checkpoint import load_frozen
 
-        policy = load_policy(policy)
+        policy = load_frozen(policy)
     results: dict[str, MethodResult] = {}
     placements: dict[str, Placement] = {}
     failures: dict[str, str] = {}

@@ -11,6 +11,7 @@ from doppler.problem import Problem
 from doppler.simulator import DEFAULT_JITTER
 
 if TYPE_CHECKING:
+    from doppler.policy.frozen import FrozenPolicy
     from doppler.policy.network import DualPolicy
 
 GREEDY, HINT, PLACE = "greedy", "hint", "place_at_0_s"
@@ -18,7 +19,7 @@ GREEDY, HINT, PLACE = "greedy", "hint", "place_at_0_s"
 
 def zero_shot(
     problem: Problem,
-    policy: DualPolicy,
+    policy: FrozenPolicy | DualPolicy,
     *,
     samples: int = 16,
     seed: int = 0,
@@ -34,7 +35,7 @@ def zero_shot(
     Parameters
     ----------
     problem : Problem
-    policy : DualPolicy
+    policy : FrozenPolicy or DualPolicy
     samples : int
         Sampled episodes, the best of which counts, besides the greedy one.
     seed : int

@@ -7,16 +7,19 @@ import json
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.numpy import save
 
 from doppler.errors import CheckpointError, UnknownNameError
 from doppler.files import write_atomic
 from doppler.policy.features import DEVICE_FEATURES, NODE_FEATURES, FeatureSet
-from doppler.policy.network import DualPolicy, Sizes
+from doppler.policy.frozen import FrozenPolicy, Sizes
+
+if TYPE_CHECKING:
+    from doppler.policy.network import DualPolicy
 
 FORMAT = "doppler-policy"
 VERSION = 1
@@ -26,31 +29,39 @@ MOST = 4096
 
 
 def save_policy(
-    policy: DualPolicy, path: str | Path, info: Mapping[str, Any] | None = None
+    policy: DualPolicy | FrozenPolicy, path: str | Path, info: Mapping[str, Any] | None = None
 ) -> Path:
     """Write a policy, whole or not at all.
 
     Parameters
     ----------
-    policy : DualPolicy
+    policy : DualPolicy or FrozenPolicy
     path : path-like
     info : mapping, optional
         JSON-able facts to keep with it: training data, metrics, revision.
     """
+    frozen = policy.frozen()
     header = {
         "format": FORMAT,
         "version": VERSION,
-        "sizes": dataclasses.asdict(policy.sizes),
-        "feature_set": policy.features.name,
+        "sizes": dataclasses.asdict(frozen.sizes),
+        "feature_set": frozen.features.name,
         "node_features": list(NODE_FEATURES),
         "device_features": list(DEVICE_FEATURES),
         "info": dict(info or {}),
     }
-    tensors = {name: tensor.contiguous() for name, tensor in policy.state_dict().items()}
-    return write_atomic(path, save(tensors, {"doppler": json.dumps(header)}))
+    return write_atomic(path, save(dict(frozen.weights), {"doppler": json.dumps(header)}))
 
 
 def load_policy(path: str | Path) -> DualPolicy:
+    """Read a policy for learning, as :func:`load_frozen` reads one for inference."""
+    # Imported late: torch and its message passing take three seconds, and inference needs neither.
+    from doppler.policy.network import DualPolicy
+
+    return DualPolicy.of(load_frozen(path))
+
+
+def load_frozen(path: str | Path) -> FrozenPolicy:
     """Read a policy file, or the policy that comes with the package (``"pretrained"``).
 
     Raises
@@ -70,27 +81,23 @@ def load_policy(path: str | Path) -> DualPolicy:
     sizes = _sizes(header, source)
     try:
         features = FeatureSet.named(str(header.get("feature_set")))
-        with safe_open(source, framework="pt") as file:
+        with safe_open(source, framework="numpy") as file:
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except UnknownNameError as error:
         raise CheckpointError(f"{source}: {error}") from None
-    except (SafetensorError, RuntimeError) as error:
+    except (SafetensorError, TypeError) as error:
         raise CheckpointError(f"{source}: its weights cannot be read ({error})") from None
-    # On the device without memory, since a header may ask for networks of any size.
-    with torch.device("meta"):
-        expected = DualPolicy(sizes, features).state_dict()
-    for name in sorted(expected.keys() | weights.keys()):
-        found, wanted = (_describe(tensors.get(name)) for tensors in (weights, expected))
-        if found != wanted:
+    found = {name: f"{array.dtype} {list(array.shape)}" for name, array in weights.items()}
+    wanted = {name: f"float32 {list(shape)}" for name, shape in sizes.shapes().items()}
+    for name in sorted(wanted.keys() | found.keys()):
+        if found.get(name) != wanted.get(name):
             raise CheckpointError(
-                f"{source}: its weights do not fit its header ({name} is {found}, not {wanted})"
+                f"{source}: its weights do not fit its header "
+                f"({name} is {found.get(name, 'missing')}, not {wanted.get(name, 'missing')})"
             )
-    if not all(bool(torch.isfinite(tensor).all()) for tensor in weights.values()):
+    if not all(np.isfinite(array).all() for array in weights.values()):
         raise CheckpointError(f"{source}: holds weights that are not finite numbers")
-    policy = DualPolicy(sizes, features)
-    policy.load_state_dict(weights)
-    policy.eval()
-    return policy
+    return FrozenPolicy(sizes, features, weights)
 
 
 def read_header(path: str | Path) -> dict[str, Any]:
@@ -99,7 +106,7 @@ def read_header(path: str | Path) -> dict[str, Any]:
     Raises
     ------
     CheckpointError
-        As :func:`load_policy`.
+        As :func:`load_frozen`.
     """
     source = policy_path(path)
     if not source.exists():
@@ -107,7 +114,7 @@ def read_header(path: str | Path) -> dict[str, Any]:
     if source.is_dir():
         raise CheckpointError(f"{source}: is a directory; give the path of a policy file")
     try:
-        with safe_open(source, framework="pt") as file:
+        with safe_open(source, framework="numpy") as file:
             text = (file.metadata() or {}).get("doppler", "")
     except (SafetensorError, OSError, ValueError, OverflowError):
         raise CheckpointError(f"{source}: corrupt, or not a safetensors file") from None
@@ -137,12 +144,6 @@ def _sizes(header: Mapping[str, Any], source: Path) -> Sizes:
             f"{', '.join(names)}, not {sizes!r}"
         )
     return Sizes(**sizes)
-
-
-def _describe(tensor: torch.Tensor | None) -> str:
-    if tensor is None:
-        return "missing"
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
 def policy_path(path: str | Path) -> Path:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import spmm
-
-# Ops of a large graph that are updated at a time.
-CHUNK = 32768
 
 
 class BidirectionalLayer(MessagePassing):  # type: ignore[misc]
@@ -32,26 +28,12 @@ class BidirectionalLayer(MessagePassing):  # type: ignore[misc]
 
     def forward(self, h: Tensor, producers: Tensor, consumers: Tensor) -> Tensor:
         """Update embeddings ``h`` [ops, size]; the rest as for :class:`Encoder`."""
-        if not torch.is_grad_enabled() and len(h) > CHUNK:
-            return self._in_chunks(h, producers, consumers)
         message = self.own(h)
         # In place: on large graphs it is new memory, not arithmetic, that takes the time.
         message.addmm_(self.propagate(producers, x=h), self.producers.weight.T)
         message.addmm_(self.propagate(consumers, x=h), self.consumers.weight.T)
         updated: Tensor = h + self.norm(message).relu_()
         return updated
-
-    def _in_chunks(self, h: Tensor, producers: Tensor, consumers: Tensor) -> Tensor:
-        """Update the embeddings of a large graph, the dense part piece by piece."""
-        above, below = self.propagate(producers, x=h), self.propagate(consumers, x=h)
-        for first in range(0, len(h), CHUNK):
-            part = slice(first, first + CHUNK)
-            message = self.own(h[part])
-            message.addmm_(above[part], self.producers.weight.T)
-            message.addmm_(below[part], self.consumers.weight.T)
-            # Nothing reads the old embeddings of this part any more.
-            h[part] += self.norm(message).relu_()
-        return h
 
     def message_and_aggregate(self, edge_index: Tensor, x: Tensor) -> Tensor:
         """Average the embeddings of each op's neighbors, without one row per edge."""

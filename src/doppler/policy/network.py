@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -21,39 +20,10 @@ from doppler.policy.features import (
     node_features,
     problem_summary,
 )
+from doppler.policy.frozen import LOGIT_RANGE, SCORE_SCALE, STYLE_RANGE, FrozenPolicy, Sizes
 from doppler.policy.hint import SUMMARY, Hint
 from doppler.policy.rollout import Weights
 from doppler.problem import Problem
-
-# Float64 normalisers of a whole episode stay exact while no logit leaves this range.
-LOGIT_RANGE = 10.0
-# A style changes a weight by at most e to this.
-STYLE_RANGE = 3.0
-# Scores are that many times what the layers give, so that a step of the optimizer, which moves each
-# weight about as far, moves them about as far as they have to go.
-SCORE_SCALE = 12.0
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Sizes of the networks.
-
-    Attributes
-    ----------
-    embedding : int
-        Width of the op embeddings.
-    layers : int
-        Rounds of message passing.
-    hidden : int
-        Width of PLC's hidden layer.
-    code : int
-        Width of what an op adds to the state of its device.
-    """
-
-    embedding: int = 64
-    layers: int = 4
-    hidden: int = 32
-    code: int = 8
 
 
 class Inputs(NamedTuple):
@@ -179,6 +149,19 @@ class DualPolicy(nn.Module):
             self.direct.weight[0, DEVICE_FEATURES.index("on_hint")] = 8.0
             for name in ("on_hint_node", "consumers_hinted"):
                 self.direct.weight[0, DEVICE_FEATURES.index(name)] = 1.0
+
+    @classmethod
+    def of(cls, frozen: FrozenPolicy) -> DualPolicy:
+        """Make the network of a frozen policy, which does not follow what it learns."""
+        policy = cls(frozen.sizes, frozen.features)
+        weights = {name: torch.tensor(array) for name, array in frozen.weights.items()}
+        policy.load_state_dict(weights)
+        return policy.eval()
+
+    def frozen(self) -> FrozenPolicy:
+        """Return the policy as it is now, for inference."""
+        weights = {name: tensor.numpy().copy() for name, tensor in self.state_dict().items()}
+        return FrozenPolicy(self.sizes, self.features, weights)
 
     def place_parameters(self) -> list[Tensor]:
         """Return the parameters of PLC that come after the encoder's outputs."""
