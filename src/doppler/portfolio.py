@@ -32,7 +32,6 @@ from doppler.schedule.ranks import rank_of
 from doppler.search.anneal import LARGE_OPS, SMALL_MOVES, Annealer, check_shares, moves_for
 from doppler.search.pool import Pool
 from doppler.simulator import DEFAULT_JITTER
-from doppler.torch_threads import one_torch_thread
 
 if TYPE_CHECKING:
     from doppler.policy.network import DualPolicy
