@@ -113,7 +113,7 @@ def adapt(
 
 def explored(history: History) -> int:
     """Count the runs that were not the champion's."""
-    return sum(run.kind != "champion" for run in history)
+    return sum(run.kind not in ("champion", "reference") for run in history)
 
 
 def main() -> None:

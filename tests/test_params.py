@@ -91,8 +91,8 @@ def test_nothing_has_a_default_elsewhere(values, load) -> None:
         ("nightly.graph", "fnn", r"nightly.graph: unknown graph 'fnn': did you mean 'ffnn'\?"),
         ("nightly.seconds", 0.0, r"nightly.seconds is 0.0: .* greater than 0"),
         ("nightly.confidence", 0.3, r"nightly.confidence is 0.3: .* greater than or equal to 0.5"),
-        ("refine.pairs", 5, r"refine: pairs is 5, must be 6 to 1000 at a confidence of 0.95"),
-        ("nightly.pairs", 7, r"nightly: pairs is 7, must be 8 to 1000 .* and 4 looks"),
+        ("refine.pairs", 5, r"refine: pairs is 5, must be 6 to 1000 at an error of 0.025"),
+        ("nightly.pairs", 5, r"nightly: pairs is 5, must be 6 to 1000"),
         ("nightly.wait", -1.0, r"nightly.wait is -1.0: .* greater than or equal to 0"),
         ("nightly.cron", "0 2 * *", r"nightly.cron is '0 2 \* \*': .* match pattern"),
         (

@@ -189,8 +189,8 @@ def test_the_warm_up_does_not_count() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pairs": 5}, "pairs is 5, must be 6 to 1000 at a confidence of 0.95 and 1 look"),
-        ({"pairs": 7, "looks": 4}, "pairs is 7, must be 8 to 1000"),
+        ({"pairs": 5}, "pairs is 5, must be 6 to 1000 at an error of 0.025: fewer"),
+        ({"pairs": 7, "confidence": 0.999}, "pairs is 7, must be 11 to 1000"),
         ({"pairs": 1001}, "pairs is 1001"),
         ({"confidence": 1.0}, "confidence is 1.0"),
         ({"confidence": math.nan}, "confidence is nan"),
@@ -207,7 +207,7 @@ def test_what_cannot_tell_is_refused_before_any_run(options, message) -> None:
 
 def test_the_line_says_what_was_found() -> None:
     assert simulated(0, 0.95, 0.01).text == (
-        "challenger 4.8% faster (95% interval 4.1 to 5.6%, 20 pairs): promoted"
+        "challenger 5.2% faster (95% interval 4.4 to 5.9%, 20 pairs): promoted"
     )
     assert "slower to" in simulated(0, 1.0, 0.02).text
     assert "% slower (95% interval" in simulated(0, 1.05, 0.02).text

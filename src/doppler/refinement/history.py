@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from doppler.files import write_atomic
 
-CHAMPION, CANDIDATE, EPISODE, CHALLENGER = "champion", "candidate", "episode", "challenger"
-KINDS = (CHAMPION, CANDIDATE, EPISODE, CHALLENGER)
+CHAMPION, CANDIDATE, EPISODE = "champion", "candidate", "episode"
+CHALLENGER, REFERENCE = "challenger", "reference"
+KINDS = (CHAMPION, CANDIDATE, EPISODE, CHALLENGER, REFERENCE)
 
 
 class Run(NamedTuple):
@@ -23,9 +24,9 @@ class Run(NamedTuple):
     ----------
     run : int
         From 1.
-    kind : {"champion", "candidate", "episode", "challenger"}
-        The working champion; a placement from search; an episode of the policy; a placement that
-        runs by turns with the champion.
+    kind : {"champion", "candidate", "episode", "challenger", "reference"}
+        The working champion; a placement from search; an episode of the policy; a placement that is
+        tested in pairs with the champion; the champion's run of such a pair.
     placement : int
         Number of the placement, in the order in which placements were first handed out; 0 is the
         champion that the refiner began with.

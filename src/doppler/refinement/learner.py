@@ -9,6 +9,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from doppler.placement import Placement
 from doppler.policy.network import DualPolicy
 from doppler.policy.rollout import GREEDY, SAMPLE
 from doppler.problem import Problem
+from doppler.refinement.budget import Spent, next_error
 from doppler.refinement.calibration import (
     Calibration,
     Factors,
@@ -33,17 +35,24 @@ from doppler.refinement.calibration import (
 )
 from doppler.refinement.candidates import Option, Options
 from doppler.refinement.guard import Ledger
-from doppler.refinement.history import CANDIDATE, CHALLENGER, CHAMPION, EPISODE, History
+from doppler.refinement.history import (
+    CANDIDATE,
+    CHALLENGER,
+    CHAMPION,
+    EPISODE,
+    REFERENCE,
+    History,
+)
 from doppler.refinement.journal import Journal
 from doppler.refinement.policy_update import Feedback, PolicyLearner
-from doppler.refinement.settings import Guard
+from doppler.refinement.settings import ErrorBudget, Guard
 from doppler.refinement.trial import Trial, Verdict
 from doppler.schedule.ranks import rank_of
 from doppler.search.anneal import COLD, SMALL_HOT, SMALL_MOVES, Annealer
 from doppler.simulator import simulate
 
 FORMAT = "doppler-refinement"
-VERSION = 1
+VERSION = 2
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -112,6 +121,8 @@ class Learner:
     runtime : {"priority", "fifo"}
     directory : path-like, optional
         Where the state is kept; what is there already is taken up.
+    budget : ErrorBudget, optional
+        Of false promotions.
 
     Raises
     ------
@@ -130,11 +141,13 @@ class Learner:
         seed: int = 0,
         runtime: str = "priority",
         directory: str | Path | None = None,
+        budget: ErrorBudget | None = None,
     ) -> None:
         champion.validate(problem)
         self.believed = problem
         self.problem = problem
         self.guard = guard
+        self.budget = budget or ErrorBudget()
         self.runtime = runtime
         self.seed = seed
         self.policy = copy.deepcopy(policy)
@@ -142,6 +155,8 @@ class Learner:
         self.ledger = Ledger(guard)
         self.calibration = Calibration(problem, seed)
         self.trial: Trial | None = None
+        self.spent: list[Spent] = []
+        self._challenger: Option | None = None
         self._learner = PolicyLearner(self.policy, problem)
         self._faced = np.zeros(problem.n_devices + len(problem.cluster.links))
         self._options = Options(problem, runtime)
@@ -196,11 +211,15 @@ class Learner:
         usual = self.usual
         if self._must_recover:
             return usual
-        if self.trial is not None:
-            challenger = self._options.tried[self.trial.challenger]
-            ratio = self._ratio(challenger)
-            if (self.trial.owes_champion and not ahead) or not self.ledger.allows(ratio, ahead):
+        if self.trial is not None and self._challenger is not None:
+            challenger = self._challenger
+            # A pair is paid for before it begins, so that nothing comes between its runs.
+            if self.trial.between and not self.ledger.allows(
+                self._ratio(challenger), ahead, challenger.number
+            ):
                 return usual
+            if self.trial.turn == "champion":
+                return Plan(self.champion, REFERENCE, usual.predicted)
             return Plan(challenger, CHALLENGER, self._predicted(challenger))
         self._plans += 1
         rng = np.random.default_rng([self.seed, 6, self._plans])
@@ -230,11 +249,13 @@ class Learner:
         """
         new = plan.option.number < 0
         number = self._options.hand_out(plan.option)
-        verdict = self._take(plan, makespan, shown, None)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        verdict = self._take(plan, makespan, shown, now, None)
         if self._journal is None:
             return
         line: dict[str, Any] = {
             "run": len(self.history),
+            "time": now,
             "kind": plan.kind,
             "placement": number,
             "predicted": None if math.isnan(plan.predicted) else plan.predicted,
@@ -303,6 +324,7 @@ class Learner:
         plan: Plan,
         makespan: float | None,
         shown: TraceFactors | None,
+        now: str,
         verdict: Verdict | None,
     ) -> Verdict:
         """Account for a run; ``verdict`` is what a trial came to when the run was recorded."""
@@ -311,10 +333,7 @@ class Learner:
         option.last = len(self.history) + 1
         baseline = self.ledger.baseline
         self._must_recover = makespan is None
-        if kind == CHAMPION:
-            self.ledger.champion(makespan)
-        else:
-            self.ledger.explored(makespan)
+        self.ledger.record(option.number, makespan)
         self.history.append(
             kind,
             option.number,
@@ -325,7 +344,7 @@ class Learner:
         )
         self._fresh = True
         if makespan is None:
-            return self._failed(option)
+            return self._failed(option, kind)
         option.logs.append(math.log(makespan))
         if shown is not None:
             self.calibration.see_trace(shown)
@@ -337,48 +356,69 @@ class Learner:
             choice = option.placement.devices[order]
             advantage = 1.0 - makespan / baseline
             self._batch.append(Feedback(order, choice, advantage, kind == EPISODE))
-        if kind == CHAMPION and self.trial is not None:
-            self.trial.champion(makespan)
-        elif kind == CHALLENGER:
-            return self._judge(option, makespan, verdict)
-        elif kind != CHAMPION and self.trial is None:
-            self._challenge(option)
+        if kind in (CHALLENGER, REFERENCE):
+            return self._judge(makespan, verdict)
+        if kind != CHAMPION:
+            self._challenge(option, now)
+        elif (former := self.ledger.overtaking) is not None:
+            self._test(self._options.tried[former], now)
         return Verdict.OPEN
 
-    def _failed(self, option: Option) -> Verdict:
+    def _failed(self, option: Option, kind: str) -> Verdict:
         # There is always something to fall back on: the first champion, even if it failed.
         if option is not self._champions[0]:
             option.closed = True
         if option is self.champion and len(self._champions) > 1:
             self._champions.pop()
-            self.ledger.crown([math.exp(log) for log in self.champion.logs])
+            champion = self.champion
+            self.ledger.promote(champion.number, [math.exp(log) for log in champion.logs])
+            self.ledger.drop(option.number)
             self.trial = None
-        if self.trial is not None and option.number == self.trial.challenger:
+        elif kind == CHALLENGER:
+            self.ledger.drop(option.number)
             self.trial = None
+        elif kind == REFERENCE and self.trial is not None:
+            self.trial.observe(None)
         return Verdict.OPEN
 
-    def _judge(self, option: Option, makespan: float, verdict: Verdict | None) -> Verdict:
-        if self.trial is None or self.trial.challenger != option.number:
-            self.trial = Trial(option.number)
-        self.trial.challenged(makespan)
-        verdict = verdict or self.trial.verdict()
+    def _judge(self, makespan: float, verdict: Verdict | None) -> Verdict:
+        # Of a run that was planned before its trial was called off, nothing follows.
+        if self.trial is None or self._challenger is None:
+            return Verdict.OPEN
+        challenger = self._challenger
+        found = self.trial.observe(makespan)
+        verdict = verdict or found
+        if verdict is Verdict.OPEN:
+            return verdict
+        self.trial = None
+        seconds = [math.exp(log) for log in challenger.logs]
         if verdict is Verdict.PROMOTED:
-            self._champions.append(option)
-            self.ledger.crown(self.trial.seconds)
-        elif verdict is Verdict.REJECTED:
-            option.closed = True
-        if verdict is not Verdict.OPEN:
-            self.trial = None
+            self._champions = [each for each in self._champions if each is not challenger]
+            self._champions.append(challenger)
+            self.ledger.promote(challenger.number, seconds)
+        elif challenger in self._champions:
+            self.ledger.keep(challenger.number, seconds)
+        else:
+            challenger.closed = True
         return verdict
 
-    def _challenge(self, option: Option) -> None:
-        """Let the champion's turn-about with an option begin, if its runs give reason to."""
+    def _challenge(self, option: Option, now: str) -> None:
+        """Let the test of an option begin, if its runs give reason to."""
         baseline = self.ledger.baseline
         if baseline is None or option.closed or option is self.champion:
             return
         measured = math.exp(float(np.median(option.logs)))
         if measured < baseline * (1.0 - LEAST_GAIN):
-            self.trial = Trial(option.number)
+            self._test(option, now)
+
+    def _test(self, challenger: Option, now: str) -> None:
+        """Begin to test an option against the champion, if no test is under way."""
+        error = next_error(self.budget, self.spent, now)
+        if self.trial is not None or error == 0.0:
+            return
+        self.spent.append(Spent(now, error))
+        self.trial = Trial(error, seed=[self.seed, 8, len(self.spent)])
+        self._challenger = challenger
 
     # Predictions.
 
@@ -613,7 +653,7 @@ class Learner:
                     *(np.array(record[key], np.float64) for key in ("devices", "links"))
                 )
             verdict = Verdict(record.get("verdict", "open"))
-            self._take(plan, record.get("makespan"), shown, verdict)
+            self._take(plan, record.get("makespan"), shown, record["time"], verdict)
             if record["run"] != len(self.history):
                 raise ValueError("a run is missing")
         except (DopplerError, LookupError, TypeError, ValueError) as error:

@@ -1,9 +1,6 @@
-"""Whether a challenger is faster than the champion, decided by paired runs on the real system.
+"""A comparison of champion and challenger on the real system, from the first run to the evidence.
 
-Both run in turn, in pairs whose order is drawn, so that a machine that warms up, is busy for a
-while or slows down over the night treats both alike. Under equal speed the log-ratio of a pair is
-then as likely positive as negative at every size, which is all that Wilcoxon's signed-rank test
-asks for (:mod:`doppler.refinement.signed_rank`).
+How it decides is told in :mod:`doppler.refinement.trial`.
 """
 
 from __future__ import annotations
@@ -11,19 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from doppler.errors import PromotionError
-from doppler.refinement.signed_rank import centre_interval, p_below, smallest_sample
+from doppler.refinement.signed_rank import centre_interval
+from doppler.refinement.trial import Side, Trial, Verdict
 from doppler.viewer.markdown import markdown_cell, markdown_table
 from doppler.viewer.units import count_of, format_percent
 
 #: Runs once and returns the makespan, or those of several problems, in seconds.
 Measure = Callable[[], float | Sequence[float]]
-Side = Literal["champion", "challenger"]
-_MOST_PAIRS = 1000
 
 
 @dataclass(frozen=True)
@@ -38,7 +34,7 @@ class PairedResult:
         Makespan of the challenger over that of the champion: Hodges-Lehmann estimate over the
         pairs, of the geometric mean over the problems. None if the challenger failed.
     low, high : float or None
-        Interval of ``ratio``.
+        Interval of ``ratio``; None also if the challenger was given up after too few pairs for one.
     confidence : float
         Of the interval. With several looks it holds at all of them together.
     min_gain : float
@@ -86,7 +82,7 @@ class PairedResult:
             return {}
         logs = _log_ratios(self.champion_s, self.challenger_s)
         return {
-            name: math.exp(centre_interval(logs[:, i], self.confidence)[0])
+            name: math.exp(centre_interval(logs[:, i], 0.5)[0])
             for i, name in enumerate(self.problems)
         }
 
@@ -94,19 +90,20 @@ class PairedResult:
     def text(self) -> str:
         """The decision in one line."""
         decided = "promoted" if self.promote else "champion kept"
-        if self.ratio is None or self.low is None or self.high is None:
+        if self.ratio is None:
             return f"challenger {self.failure}: {decided}"
-        gain, least, most = 1 - self.ratio, 1 - self.high, 1 - self.low
+        gain = 1 - self.ratio
+        found = f"challenger {format_percent(abs(gain))} {'slower' if gain < 0 else 'faster'}"
+        pairs = count_of(self.pairs, "pair")
+        if self.low is None or self.high is None:
+            return f"{found} ({pairs}, no hope left): {decided}"
+        least, most = 1 - self.high, 1 - self.low
         if least >= 0 or most <= 0:
             ends = sorted((abs(least), abs(most)))
             interval = f"{100 * ends[0]:.1f} to {format_percent(ends[1])}"
         else:
             interval = f"{format_percent(-least)} slower to {format_percent(most)} faster"
-        return (
-            f"challenger {format_percent(abs(gain))} {'slower' if gain < 0 else 'faster'} "
-            f"({100 * self.confidence:g}% interval {interval}, {count_of(self.pairs, 'pair')}): "
-            f"{decided}"
-        )
+        return f"{found} ({100 * self.confidence:g}% interval {interval}, {pairs}): {decided}"
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as JSON can express it, with ``text`` and ``by_problem``."""
@@ -172,11 +169,10 @@ def compare_paired(
 ) -> PairedResult:
     """Run champion and challenger in turn and decide by a paired test.
 
-    The challenger is promoted only if the whole interval of the ratio of makespans is below
-    ``1 - min_gain``; so at equal speed with a chance of at most ``(1 - confidence) / 2``, and on a
-    tie never. With several ``looks`` the comparison ends as soon as the interval is on one side of
-    1; each look then has the same part of the error, so that all of them together keep it
-    (Bonferroni).
+    Drives a :class:`~doppler.refinement.trial.Trial` to its end. The challenger is promoted only if
+    the whole interval of the ratio of makespans is below ``1 - min_gain``; so at equal speed with a
+    chance of at most ``(1 - confidence) / 2``, and on a tie never. With several ``looks`` the
+    comparison may end early, at a look for the challenger, at any pair against it.
 
     Parameters
     ----------
@@ -189,7 +185,7 @@ def compare_paired(
     min_gain : float
         Share by which the challenger must be faster: 0.01 asks for 1%.
     looks : int
-        How often to look whether it is decided, at equal distances; 1 looks at the end alone.
+        How often to look whether it is decided; 1 looks at the end alone.
     warmup : int
         Runs of each that are not counted, before the pairs.
     problems : sequence of str, optional
@@ -208,57 +204,41 @@ def compare_paired(
     PromotionError
         If an argument is out of range, or a run of the champion fails.
     """
-    check_comparison(pairs, confidence, min_gain, looks, warmup)
-    each = 1 - (1 - confidence) / looks
-    stops = _stops(pairs, looks, each)
-    rng = np.random.default_rng(seed)
+    trial = check_comparison(pairs, confidence, min_gain, looks, warmup, seed)
     measures: dict[Side, Measure] = {
         "champion": measure_champion,
         "challenger": measure_challenger,
     }
     made: dict[Side, list[tuple[float, ...]]] = {side: [] for side in measures}
-    first: list[Side] = []
     names = None if problems is None else tuple(problems)
-    estimate: tuple[float, float, float] | None = None
     failure = None
-    for pair in range(1 - warmup, pairs + 1):
-        order = list(measures)
-        if rng.random() < 0.5:
-            order.reverse()
-        runs: dict[Side, tuple[float, ...]] = {}
-        try:
-            for side in order:
-                runs[side] = _run(side, measures[side], names, pair)
-                names = names or tuple(f"problem {i + 1}" for i in range(len(runs[side])))
-        except _ChallengerError as error:
-            failure = " ".join(str(error).split())
-            break
-        if pair <= 0:
-            continue
-        first.append(order[0])
-        for side, makespans in runs.items():
+    try:
+        for side in (*measures,) * warmup:
+            _run(side, measures[side], names, 0)
+        while trial.verdict is Verdict.OPEN:
+            side = trial.turn
+            makespans = _run(side, measures[side], names, len(trial.differences) + 1)
+            names = names or tuple(f"problem {i + 1}" for i in range(len(makespans)))
             made[side].append(makespans)
-        if pair in stops:
-            logs = _log_ratios(made["champion"], made["challenger"]).mean(axis=1)
-            estimate = centre_interval(logs, each)
-            if estimate[2] < math.log1p(-min_gain) or estimate[1] > 0:
-                break
-    if failure is not None:
-        estimate = None
-    ratio, low, high = (None, None, None) if estimate is None else map(math.exp, estimate)
-    # Compared as logarithms: what is shown may round to 1.
-    promote = estimate is not None and estimate[2] < math.log1p(-min_gain)
+            trial.observe(math.exp(float(np.log(makespans).mean())))
+    except _ChallengerError as error:
+        failure = " ".join(str(error).split())
+    interval = trial.interval() if failure is None else None
+    ratio, low, high = interval or (None, None, None)
+    if high == math.inf:
+        low = high = None
+    counted = len(trial.differences)
     return PairedResult(
-        promote=promote,
+        promote=trial.verdict is Verdict.PROMOTED,
         ratio=ratio,
         low=low,
         high=high,
         confidence=confidence,
         min_gain=min_gain,
-        p_value=None if estimate is None else p_below(logs, math.log1p(-min_gain)),
-        champion_s=tuple(made["champion"]),
-        challenger_s=tuple(made["challenger"]),
-        first=tuple(first),
+        p_value=None if interval is None else trial.p_value,
+        champion_s=tuple(made["champion"][:counted]),
+        challenger_s=tuple(made["challenger"][:counted]),
+        first=tuple(trial.first),
         problems=names or (),
         planned=pairs,
         looks=looks,
@@ -287,9 +267,11 @@ def decision_markdown(
     if result.ratio is not None:
         rows += [
             ("ratio of makespans", f"{result.ratio:.4f}"),
-            (f"{100 * result.confidence:g}% interval", f"{result.low:.4f} to {result.high:.4f}"),
             ("one-sided p-value", f"{result.p_value:.2g}"),
         ]
+    if result.low is not None:
+        interval = f"{result.low:.4f} to {result.high:.4f}"
+        rows.append((f"{100 * result.confidence:g}% interval", interval))
     if result.failure is not None:
         rows.append(("failure", result.failure))
     looks = f", {count_of(result.looks, 'look')}" if result.looks > 1 else ""
@@ -319,8 +301,13 @@ def decision_markdown(
 
 
 def check_comparison(
-    pairs: int, confidence: float = 0.95, min_gain: float = 0.0, looks: int = 1, warmup: int = 0
-) -> None:
+    pairs: int,
+    confidence: float = 0.95,
+    min_gain: float = 0.0,
+    looks: int = 1,
+    warmup: int = 0,
+    seed: int = 0,
+) -> Trial:
     """Check arguments of :func:`compare_paired` before the work that comes before it.
 
     Raises
@@ -330,25 +317,9 @@ def check_comparison(
     """
     if not 0.5 <= confidence < 1:
         raise PromotionError(f"confidence is {confidence!r}, must be at least 0.5 and below 1")
-    if not 0 <= min_gain < 1:
-        raise PromotionError(f"min_gain is {min_gain!r}, must be at least 0 and below 1")
-    if looks < 1:
-        raise PromotionError(f"looks is {looks!r}, must be at least 1")
     if warmup < 0:
         raise PromotionError(f"warmup is {warmup!r}, must be at least 0")
-    least = smallest_sample(1 - (1 - confidence) / looks)
-    if not least <= pairs <= _MOST_PAIRS:
-        raise PromotionError(
-            f"pairs is {pairs!r}, must be {least} to {_MOST_PAIRS} at a confidence of "
-            f"{confidence:g} and {count_of(looks, 'look')}: fewer cannot tell"
-        )
-
-
-def _stops(pairs: int, looks: int, confidence: float) -> set[int]:
-    """Return after which pairs to look: not where nothing can be told yet."""
-    least = smallest_sample(confidence)
-    stops = {round(pairs * look / looks) for look in range(1, looks + 1)}
-    return {stop for stop in stops if stop >= least}
+    return Trial((1 - confidence) / 2, pairs=pairs, looks=looks, min_gain=min_gain, seed=seed)
 
 
 class _ChallengerError(Exception):

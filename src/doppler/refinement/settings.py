@@ -22,7 +22,8 @@ class Guard(Settings):
     max_regret : float
         Bound on the running mean of the regret: of an exploring run it is
         ``measured / baseline - 1``, of a failed one 1 (it has to be run again), of a run of the
-        champion 0. The baseline is the median of the latest runs of the champion.
+        champion 0. The baseline is the median of the latest runs of the champion. The same bound
+        holds against the first champion.
     margin : float
         A placement that the calibrated simulator says is slower than the champion by more than
         this share is not tried.
@@ -30,6 +31,28 @@ class Guard(Settings):
 
     max_regret: Positive = 0.05
     margin: Positive = 0.10
+
+
+class ErrorBudget(Settings):
+    """The chance of a false promotion that all tests of a calendar month (UTC) share.
+
+    The k-th test of a month gets ``1 / (spread + k)`` of what is left, so
+    ``error * spread / ((spread + k - 1) * (spread + k))``. These sum to ``error`` over any number
+    of tests; after k of them ``spread / (spread + k)`` of it is left. By the union bound the chance
+    of any false promotion in a month is at most ``error``, however the tests depend on one another
+    (alpha-spending: Foster and Stine, Alpha-investing, Journal of the Royal Statistical Society B
+    70, 2008; Tian and Ramdas, Online control of the familywise error rate, 2021).
+
+    Attributes
+    ----------
+    error : float
+        Of a month.
+    spread : float
+        Tests that spend half of it. The more, the less the first ones get and the more later ones.
+    """
+
+    error: Annotated[float, Field(gt=0, le=0.5)] = 0.05
+    spread: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 10.0
 
 
 class SystemParams(Settings):

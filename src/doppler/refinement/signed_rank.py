@@ -19,14 +19,15 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 
 
-def centre_interval(values: npt.ArrayLike, confidence: float) -> tuple[float, float, float]:
+def centre_interval(values: npt.ArrayLike, error: float) -> tuple[float, float, float]:
     """Estimate the centre of symmetry of a sample.
 
     Parameters
     ----------
     values : array-like of float, shape [n]
-    confidence : float
-        Of the interval, at least: ties and the steps of the distribution make it wider.
+    error : float
+        Chance of the centre lying beyond either end, at most: ties and the steps of the
+        distribution make it smaller.
 
     Returns
     -------
@@ -35,8 +36,9 @@ def centre_interval(values: npt.ArrayLike, confidence: float) -> tuple[float, fl
     """
     averages = _walsh_averages(values)
     below = _cumulative(np.size(values))
-    # The least rank that the statistic misses with at most half of the error, on either side.
-    rank = int(np.searchsorted(below, _tail(confidence), side="right"))
+    # The least rank that the statistic misses with at most the error. A hair more, so that half of
+    # 1 - 0.95 is not less than 0.025.
+    rank = int(np.searchsorted(below, error * (1 + 1e-12), side="right"))
     estimate = float(np.median(averages))
     if rank == 0:
         return estimate, -math.inf, math.inf
@@ -46,21 +48,29 @@ def centre_interval(values: npt.ArrayLike, confidence: float) -> tuple[float, fl
 def p_below(values: npt.ArrayLike, bound: float = 0.0) -> float:
     """Return the exact one-sided p-value of the centre not being below a bound.
 
-    It is at most ``(1 - confidence) / 2`` exactly when the interval of that confidence ends below
-    the bound. Values equal to the bound count against it.
+    It is at most ``error`` exactly when the interval of that error ends below the bound. Values
+    equal to the bound count against it.
     """
-    above = int(np.count_nonzero(_walsh_averages(values) >= bound))
-    return float(min(1.0, _cumulative(np.size(values))[above]))
+    return float(min(1.0, _cumulative(np.size(values))[_above(values, bound)]))
 
 
-def smallest_sample(confidence: float) -> int:
+def z_below(values: npt.ArrayLike, bound: float = 0.0) -> float:
+    """Return the evidence for the centre being below a bound, in standard deviations.
+
+    By the normal approximation of the statistic; above 0 where the values rather lie below.
+    """
+    n = np.size(values)
+    deviation = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
+    return (n * (n + 1) / 4 - _above(values, bound)) / deviation
+
+
+def smallest_sample(error: float) -> int:
     """Return the least number of values with which an interval is finite."""
-    return max(1, math.ceil(-math.log2(_tail(confidence))))
+    return max(1, math.ceil(-math.log2(error * (1 + 1e-12))))
 
 
-def _tail(confidence: float) -> float:
-    # A hair more, so that 1 - 0.95 is not less than 0.05.
-    return (1 - confidence) / 2 * (1 + 1e-12)
+def _above(values: npt.ArrayLike, bound: float) -> int:
+    return int(np.count_nonzero(_walsh_averages(values) >= bound))
 
 
 def _walsh_averages(values: npt.ArrayLike) -> FloatArray:

@@ -1,22 +1,38 @@
-"""Champion against challenger, run by turns until statistics decide."""
+"""Champion against challenger: an exact paired test that is fed run by run.
+
+Both run in pairs whose order is drawn, so that a machine that warms up, is busy for a while or
+changes its speed treats both alike. At equal speed the log-ratio of a pair is then as likely above
+0 as below at every size, which is all that Wilcoxon's signed-rank test asks for
+(:mod:`doppler.refinement.signed_rank`).
+
+The test is group sequential (Lan and DeMets, Discrete sequential boundaries for clinical trials,
+Biometrika 70, 1983): it looks at fixed numbers of pairs, and a look may spend the share of the
+error that its new pairs are of all pairs. By the union bound all looks together keep the error,
+whatever their dependence. Between the looks a challenger can only be given up.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from enum import Enum
+from typing import Literal
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import ndtri
 
-# Pairs before the first verdict, and when a challenger that has not won is given up.
-FEWEST, MOST = 5, 40
-# One-sided, of each look; there are some tens of looks.
-CONFIDENCE = 0.999
-# By so many standard errors the truth may be better than it looks when a challenger is given up,
-# since even so all pairs would hardly decide for it.
-HOPE = 1.5
-# Differences beyond so many standard deviations (by the median deviation) are pulled in.
-OUTLIER = 3.0
+from doppler.errors import PromotionError
+from doppler.refinement.signed_rank import centre_interval, p_below, smallest_sample, z_below
+
+Side = Literal["champion", "challenger"]
+SIDES: tuple[Side, Side] = ("champion", "challenger")
+
+#: Defaults: pairs at most, and how often to look.
+PAIRS, LOOKS = 100, 7
+MOST_PAIRS = 1000
+# Pairs before a challenger is given up, and by how many standard errors it may be better than it
+# has shown: if even then the last look would not promote it, there is no hope.
+FEWEST, HOPE = 5, 1.5
 
 
 class Verdict(Enum):
@@ -28,61 +44,166 @@ class Verdict(Enum):
 
 
 class Trial:
-    """Paired runs of a champion and a challenger.
+    """Whether a challenger is faster than the champion; pure, one run at a time.
 
-    A pair is a run of the challenger and the champion's runs since the one before. The challenger
-    wins when the upper confidence bound of the mean difference of the logarithms (Student's t,
-    outliers pulled in to three median deviations) is below 0.
+    Run :attr:`turn`, tell :meth:`observe` what it took, until :attr:`verdict` is not open. What
+    runs between two pairs does not matter, if it is decided before either run of a pair begins;
+    within a pair nothing else should run.
 
     Parameters
     ----------
-    challenger : int
-        Number of its placement.
+    error : float
+        Chance of promoting a challenger that is not faster by ``min_gain``, over all looks.
+    pairs : int
+        At most.
+    looks : int
+        How often to look, each time after about 1.4 times as many pairs as before, the last time
+        after all. With one look all pairs run, however hopeless.
+    min_gain : float
+        Share by which the challenger must be faster.
+    seed : int or sequence of int
+        Of the order within the pairs.
 
     Attributes
     ----------
-    seconds : list of float
-        Of the challenger's runs.
+    differences : list of float
+        Of each pair, the logarithm of the challenger's seconds over the champion's.
+    first : list of {"champion", "challenger"}
+        Who ran first in each pair.
+    verdict : Verdict
+
+    Raises
+    ------
+    PromotionError
+        If an argument is out of range, or so few pairs can never tell.
     """
 
-    def __init__(self, challenger: int) -> None:
-        self.challenger = challenger
-        self.seconds: list[float] = []
-        self._differences: list[float] = []
-        self._champion: list[float] = []
-
-    def champion(self, seconds: float) -> None:
-        """Record a run of the champion."""
-        self._champion.append(seconds)
+    def __init__(
+        self,
+        error: float,
+        *,
+        pairs: int = PAIRS,
+        looks: int = LOOKS,
+        min_gain: float = 0.0,
+        seed: int | Sequence[int] = 0,
+    ) -> None:
+        self.error = error
+        self.pairs = pairs
+        self.shares = plan_looks(error, pairs, looks)
+        self.bound = _log_bound(min_gain)
+        self.differences: list[float] = []
+        self.first: list[Side] = []
+        self.verdict = Verdict.OPEN
+        self._gives_up = looks > 1
+        self._order = np.random.default_rng(seed).random(pairs) < 0.5
+        self._half: float | None = None
 
     @property
-    def owes_champion(self) -> bool:
-        """Whether the champion has its turn."""
-        return not self._champion
+    def between(self) -> bool:
+        """Whether no pair has begun that lacks a run."""
+        return self._half is None
 
-    def challenged(self, seconds: float) -> None:
-        """Record a run of the challenger; it counts if the champion ran before it."""
-        self.seconds.append(seconds)
-        if self._champion:
-            logs = [math.log(each) for each in self._champion]
-            self._differences.append(math.log(seconds) - float(np.median(logs)))
-            self._champion.clear()
+    @property
+    def turn(self) -> Side:
+        """Who runs next."""
+        champion_first = bool(self._order[min(len(self.differences), self.pairs - 1)])
+        return "champion" if champion_first is self.between else "challenger"
 
-    def verdict(self) -> Verdict:
-        """Decide, if the pairs suffice."""
-        count = len(self._differences)
-        if count < FEWEST:
-            return Verdict.OPEN
-        differences = np.array(self._differences)
-        middle = np.median(differences)
-        deviation = 1.4826 * np.median(np.abs(differences - middle))
-        reach = OUTLIER * max(deviation, 1e-6)
-        pulled = np.clip(differences, middle - reach, middle + reach)
-        mean, spread = float(pulled.mean()), max(float(pulled.std(ddof=1)), 1e-6)
-        error = spread / math.sqrt(count)
-        if mean + stdtrit(count - 1, CONFIDENCE) * error < 0.0 and middle < 0.0:
+    def observe(self, seconds: float | None) -> Verdict:
+        """Take the run of whose turn it was, and say what that has come to.
+
+        Parameters
+        ----------
+        seconds : float or None
+            None: it failed. Then a challenger is rejected, and of a champion the pair does not
+            count.
+        """
+        side = self.turn
+        if seconds is None:
+            self._half = None
+            if side == "challenger":
+                self.verdict = Verdict.REJECTED
+        elif self._half is None:
+            self._half = math.log(seconds)
+        else:
+            now, before = math.log(seconds), self._half
+            self._half = None
+            self.first.append(SIDES[side == "champion"])
+            self.differences.append(now - before if side == "challenger" else before - now)
+            self.verdict = self._judge()
+        return self.verdict
+
+    def interval(self) -> tuple[float, float, float] | None:
+        """Estimate the ratio of the challenger's seconds to the champion's.
+
+        Returns
+        -------
+        tuple of float or None
+            Estimate, low and high, by the share of the error of the latest look or, before the
+            first, of the first: then from 0 to infinity. None without a pair.
+        """
+        count = len(self.differences)
+        if not count:
+            return None
+        share = self.shares[max((n for n in self.shares if n <= count), default=min(self.shares))]
+        estimate, low, high = centre_interval(self.differences, share)
+        return math.exp(estimate), math.exp(low), math.exp(high)
+
+    @property
+    def p_value(self) -> float | None:
+        """One-sided and exact, of the challenger not being faster by the least gain."""
+        return p_below(self.differences, self.bound) if self.differences else None
+
+    def _judge(self) -> Verdict:
+        count = len(self.differences)
+        share = self.shares.get(count)
+        if share is not None and p_below(self.differences, self.bound) <= share:
             return Verdict.PROMOTED
-        least = float(stdtrit(MOST - 1, CONFIDENCE)) * spread / math.sqrt(MOST)
-        if count >= MOST or mean - HOPE * error > -least:
+        if count == self.pairs or (self._gives_up and count >= FEWEST and self._hopeless(count)):
             return Verdict.REJECTED
         return Verdict.OPEN
+
+    def _hopeless(self, count: int) -> bool:
+        """Whether the last look would keep the champion even if all were better than it seems."""
+        hoped = z_below(self.differences, self.bound) + HOPE
+        return hoped * math.sqrt(self.pairs / count) < -float(ndtri(self.shares[self.pairs]))
+
+
+def plan_looks(error: float, pairs: int = PAIRS, looks: int = LOOKS) -> Mapping[int, float]:
+    """Plan after how many pairs to look, and what error each look may spend.
+
+    Returns
+    -------
+    mapping of int to float
+        The errors sum to ``error``. Where nothing can be told yet there is no look; the first one
+        then has the share of those left out, too.
+
+    Raises
+    ------
+    PromotionError
+        If an argument is out of range, or so few pairs can never tell.
+    """
+    if not 0 < error <= 0.25:
+        raise PromotionError(f"error is {error!r}, must be above 0 and at most 0.25")
+    if looks < 1:
+        raise PromotionError(f"looks is {looks!r}, must be at least 1")
+    if not smallest_sample(error) <= pairs <= MOST_PAIRS:
+        raise PromotionError(
+            f"pairs is {pairs!r}, must be {smallest_sample(error)} to {MOST_PAIRS} at an error of "
+            f"{error:.2g}: fewer cannot tell"
+        )
+    shares: dict[int, float] = {}
+    spent = 0
+    for count in sorted({math.ceil(pairs * 2.0 ** (-look / 2)) for look in range(looks)}):
+        share = error * (count - spent) / pairs
+        if smallest_sample(share) <= count:
+            shares[count] = share
+            spent = count
+    # Of very few pairs the last look may need all of the error.
+    return shares if pairs in shares else {pairs: error}
+
+
+def _log_bound(min_gain: float) -> float:
+    if not 0 <= min_gain < 1:
+        raise PromotionError(f"min_gain is {min_gain!r}, must be at least 0 and below 1")
+    return math.log1p(-min_gain)
