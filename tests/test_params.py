@@ -143,8 +143,8 @@ def test_a_wrong_value_is_one_line_that_names_the_file_and_the_key(
     [
         ("", "must hold the sections seed, graphs"),
         ("- 1", "must hold the sections seed, graphs"),
-        ("seed: [1", "not valid YAML in line 1"),
-        ("seed: 1\nseed: 2", "not valid YAML in line 2 .'seed' is given twice"),
+        ("seed: [1", "not valid YAML in line 2"),
+        ("seed: 1\nseed: 2", "not valid YAML in line 2 .key 'seed' is given twice"),
         ("seed: !!python/object/apply:os.getcwd []", "not valid YAML in line 1"),
     ],
 )

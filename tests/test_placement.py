@@ -122,9 +122,9 @@ GOOD = {"format": "doppler-placement", "version": 1, "devices": [0, 1], "priorit
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "not valid JSON, so not a placement file"),
-        (json.dumps(GOOD)[:-5], "not valid JSON, so not a placement file"),
-        ("[" * 100_000, "not valid JSON, so not a placement file"),
+        ("", "is empty, so not a placement file"),
+        (json.dumps(GOOD)[:-5], "so not a placement file; it may be cut short"),
+        ("[" * 100_000, "the JSON is nested too deep to be a placement"),
         ("[]", "not a placement file (no format: doppler-placement)"),
         ("3", "not a placement file (no format: doppler-placement)"),
         ('{"nodes": []}', "not a placement file (no format: doppler-placement)"),
@@ -139,7 +139,10 @@ GOOD = {"format": "doppler-placement", "version": 1, "devices": [0, 1], "priorit
         (json.dumps({**GOOD, "devices": [1e400]}), "devices must be a list of whole numbers"),
         (json.dumps({**GOOD, "priority": [1]}), "placement: 1 priorities for 2 devices"),
         (json.dumps({**GOOD, "priority": "high"}), "priority must be a list of whole numbers"),
-        ('{"format": "doppler-placement", "version": 1' + "1" * 5000 + "}", "not valid JSON"),
+        (
+            '{"format": "doppler-placement", "version": 1' + "1" * 5000 + "}",
+            "an integer with too many digits",
+        ),
     ],
 )
 def test_files_that_are_refused(content: str, message: str, tmp_path: Path) -> None:
@@ -153,13 +156,23 @@ def test_files_that_are_refused(content: str, message: str, tmp_path: Path) -> N
     assert len(str(caught.value)) < len(str(path)) + 130
 
 
+def test_a_byte_order_mark_is_no_damage(tmp_path) -> None:
+    path = tmp_path / "marked.json"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(GOOD).encode())
+    assert Placement.load(path).devices.tolist() == GOOD["devices"]
+
+
+def test_an_array_of_objects_that_are_numbers_is_numbers() -> None:
+    assert Placement(np.array([0, 1], object)).devices.tolist() == [0, 1]
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(PlacementError, match=r"none: no such file; give the path of a placement"):
         Placement.load(tmp_path / "none")
     with pytest.raises(PlacementError, match="is a directory; give the path of a placement file"):
         Placement.load(tmp_path)
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00\x80")
-    with pytest.raises(PlacementError, match="is not text, so it cannot be a placement file"):
+    with pytest.raises(PlacementError, match="is not UTF-8 text, so it cannot be a placement file"):
         Placement.load(tmp_path / "binary")
 
 

@@ -16,6 +16,11 @@ def shown(text: str) -> str:
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written: not, if it holds half of a surrogate pair."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def shown_value(value: object) -> str:
     """Return any value as a one-line message shows it, large ones abridged."""
     try:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
-import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from doppler.cluster import Cluster
+from doppler.documents.yaml_text import read_yaml
 from doppler.errors import DopplerError, ParamsError, UnknownNameError
-from doppler.files import read_text
 from doppler.graph import Graph
 from doppler.graph.workloads import WORKLOADS, make
 from doppler.problem import Problem
@@ -433,41 +432,10 @@ def load_params(path: str | Path = "params.yaml") -> Params:
         If the file is missing or not YAML, or a parameter is unknown (the message names the
         nearest), missing, of the wrong type or out of range.
     """
-    text = read_text(path, "parameter", ParamsError)
-    try:
-        values = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" in line {mark.line + 1}" if mark is not None else ""
-        problem = getattr(error, "problem", None) or "it is cut short"
-        raise ParamsError(f"{path}: not valid YAML{line} ({problem})") from None
+    values = read_yaml(path, "parameter", ParamsError)
     if not isinstance(values, dict):
         raise ParamsError(f"{path}: must hold the sections {', '.join(Params.model_fields)}")
     try:
         return Params.model_validate(values)
     except ValidationError as error:
         raise ParamsError(f"{path}: {first_problem(error)}") from None
-
-
-class _Loader(yaml.SafeLoader):
-    """Reads ``1e-3`` as a number, as YAML 1.2 and so DVC do."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        mapping = super().construct_mapping(node, deep)
-        if len(mapping) < len(node.value):
-            seen: set[Any] = set()
-            for key_node, _ in node.value:
-                key = self.construct_object(key_node)
-                if key in seen:
-                    raise yaml.MarkedYAMLError(
-                        problem=f"{key!r} is given twice", problem_mark=key_node.start_mark
-                    )
-                seen.add(key)
-        return mapping
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
-    list("-+0123456789."),
-)

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from doppler.documents.json_text import read_json
 from doppler.errors import PlacementError
-from doppler.files import read_text, write_atomic
+from doppler.files import write_atomic
 from doppler.messages import shown_value
 from doppler.problem import Problem
 
@@ -125,11 +126,7 @@ class Placement:
         PlacementError
             If the file is missing, truncated, of another format or holds impossible numbers.
         """
-        text = read_text(path, "placement", PlacementError)
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError):
-            raise PlacementError(f"{path}: not valid JSON, so not a placement file") from None
+        data = read_json(path, "placement", PlacementError)
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise PlacementError(f"{path}: not a placement file (no format: {FORMAT})")
         if data.get("version") != VERSION:
@@ -152,7 +149,7 @@ class Placement:
 
 def _integers(values: Any, what: str) -> IntArray:
     try:
-        array = np.array(values)
+        array = np.array(values.tolist() if isinstance(values, np.ndarray) else values)
     except ValueError:
         array = np.array(None)
     if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or array.size == 0):

@@ -466,3 +466,20 @@ def test_links_that_differ_by_direction_are_kept(tmp_path: Path) -> None:
     links = (Link(0, 1, 1e9, 1e-6), Link(1, 0, 2e9, 3e-6, hops=4.0))
     cluster = Cluster("m", devices, links)
     assert Cluster.load(save_cluster(cluster, tmp_path / "c.yaml")) == cluster
+
+
+def test_a_number_with_a_zero_before_it_is_decimal_and_base_60_is_no_number() -> None:
+    assert (
+        parse_cluster(
+            "devices: [{name: a, count: 010, flops: 1}]\nlinks: [{between: [a, a], bandwidth: 1}]",
+            "x",
+        ).n_devices
+        == 10
+    )
+    with pytest.raises(ClusterError, match=r"x: devices\[0\].*count is '1:40', must be a whole"):
+        parse_cluster("devices: [{name: a, count: 1:40, flops: 1}]", "x")
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    with pytest.raises(ClusterError, match="half of a surrogate pair"):
+        Device("gpu\ud800")

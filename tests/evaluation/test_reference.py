@@ -112,7 +112,7 @@ def test_an_impossible_entry_is_named(entry, tmp_path, change, message) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("", "is not JSON"), ("{}", "must be a list"), ("[1]", "entry 0")]
+    ("text", "message"), [("", "is empty"), ("{}", "must be a list"), ("[1]", "entry 0")]
 )
 def test_another_file_is_refused(tmp_path, text, message) -> None:
     path = tmp_path / "table.json"

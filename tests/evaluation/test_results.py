@@ -158,7 +158,11 @@ def test_refuses_a_broken_entry(tmp_path, change, message):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "is not JSON"), ("{}", "must be a list"), ("[3]", "entry 0: is 3, must be an object")],
+    [
+        ("{", "not valid JSON"),
+        ("{}", "must be a list"),
+        ("[3]", "entry 0: is 3, must be an object"),
+    ],
 )
 def test_refuses_another_file(tmp_path, text, message):
     path = tmp_path / "suite.json"

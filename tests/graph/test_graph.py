@@ -271,3 +271,23 @@ def test_messages_fall_back_to_the_name_where_there_is_no_source():
 def test_a_spec_may_wait_for_an_op_that_it_does_not_read():
     graph = build(2, [(0, 1)], specs=[READS, OpSpec("g", (), (1,))], tensors=TENSORS)
     assert graph.n_edges == 1
+
+
+def test_an_array_of_objects_that_are_numbers_is_numbers() -> None:
+    graph = Graph.build(2, np.array([0], object), [1], flops=np.array([1, 2.5], object))
+    assert graph.flops.tolist() == [1.0, 2.5]
+    for wrong, words in (
+        (None, "entry 1 is None"),
+        (True, "entry 1 is True"),
+        ("1", "entry 1 is '1'"),
+    ):
+        with pytest.raises(GraphError, match=f"flops must be numbers, and {words}"):
+            Graph.build(2, [0], [1], flops=np.array([1, wrong], object))
+
+
+@pytest.mark.parametrize("part", ["names", "kinds", "meta_ops"])
+def test_half_a_character_is_no_name(part: str) -> None:
+    with pytest.raises(GraphError, match=rf"op 1: {part.replace('_', '-')} holds .*half of a surr"):
+        Graph.build(2, [0], [1], **{part: ["a", "b\ud800"]})
+    with pytest.raises(GraphError, match=r"the graph's name is .*half of a surrogate pair"):
+        Graph.build(1, [], [], name="\ud800")

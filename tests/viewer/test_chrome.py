@@ -124,7 +124,7 @@ def test_refuses_other_json(document):
 def test_refuses_what_is_not_json(tmp_path):
     path = tmp_path / "t.json"
     path.write_text('{"traceEvents": [')
-    with pytest.raises(DopplerError, match=r"t\.json: is not JSON"):
+    with pytest.raises(DopplerError, match=r"t\.json: line 1 .*not valid JSON"):
         load_chrome(path)
     with pytest.raises(DopplerError, match="no such file"):
         load_chrome(tmp_path / "missing.json")

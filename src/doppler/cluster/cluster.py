@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from doppler.errors import ClusterError
-from doppler.messages import shown
+from doppler.messages import is_unicode, shown, shown_value
 
 REFERENCE_FLOPS = 1e13
 REFERENCE_BANDWIDTH = 1e10
@@ -50,6 +50,11 @@ class Device:
     measured: Mapping[str, float] = field(default_factory=dict, repr=False, hash=False)
 
     def __post_init__(self) -> None:
+        if not is_unicode(self.name):
+            raise ClusterError(
+                f"device name {shown_value(self.name)} holds half of a surrogate pair and no "
+                "character"
+            )
         for name in ("flops", "memory_bandwidth", "memory", "slowdown"):
             value = getattr(self, name)
             if not value > 0:

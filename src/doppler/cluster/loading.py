@@ -9,9 +9,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from doppler.cluster.cluster import MAX_DEVICES, Cluster, Device, Link
+from doppler.documents.yaml_text import parse_yaml, yaml_text
 from doppler.errors import ClusterError, UnknownNameError
 from doppler.files import read_text, write_atomic
 from doppler.messages import shown, shown_value
@@ -31,13 +30,6 @@ _DEVICE_KEYS = {
 _LINK_KEYS = {"between", "bandwidth", "latency", "channel", "hops"}
 _TOP_KEYS = {"name", "source", "devices", "links", "measured"}
 _CHANNELS = ("none", "pair", "source", "shared")
-# In C where PyYAML was built with it, ten times as fast: a table of measured times is long.
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-
-# An op class stands on one line, so that a table can be searched.
-_WIDTH = 10_000
-
 #: Tables of seconds by op class.
 Tables = Mapping[str, Mapping[str, float]]
 
@@ -88,15 +80,7 @@ def parse_cluster(text: str, where: str) -> Cluster:
     ClusterError
         On anything that is not such a mapping; the message names the key.
     """
-    try:
-        data = yaml.load(text, _Loader)
-    except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:
-        # PyYAML lets the last four out where a scalar does not suit its tag, as in 2001-99-99.
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ClusterError(f"{where}: not valid YAML ({reason})") from None
-    except RecursionError:
-        raise ClusterError(f"{where}: not a cluster file (nested too deeply)") from None
-    data = _mapping(data, _TOP_KEYS, where)
+    data = _mapping(parse_yaml(text, where, "cluster", ClusterError), _TOP_KEYS, where)
     tables = _tables(data.get("measured", {}), where)
     groups = _groups(data.get("devices"), tables, where)
     devices = tuple(device for members in groups.values() for device in members)
@@ -146,7 +130,7 @@ def save_cluster(cluster: Cluster, path: str | Path, source: str = "") -> Path:
     }
     if tables:
         data["measured"] = tables
-    return write_atomic(path, yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=_WIDTH))
+    return write_atomic(path, yaml_text(data))
 
 
 def _mapping(data: Any, allowed: set[str], where: str) -> dict[str, Any]:

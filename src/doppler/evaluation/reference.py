@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from doppler.documents.json_text import read_json
 from doppler.errors import DopplerError
-from doppler.files import read_text, write_atomic
+from doppler.files import write_atomic
 from doppler.graph.fingerprint import fingerprint
 from doppler.placement import Placement
 from doppler.problem import Problem
@@ -159,11 +160,7 @@ def load_references(path: str | os.PathLike[str]) -> References:
     DopplerError
         If the file is missing, not a JSON list, or an entry breaks a rule.
     """
-    text = read_text(path, "reference", DopplerError)
-    try:
-        entries = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DopplerError(f"{path}: is not JSON ({error}), so it holds no references") from None
+    entries = read_json(path, "reference", DopplerError)
     if not isinstance(entries, list):
         raise DopplerError(f"{path}: must be a list of references")
     found = []

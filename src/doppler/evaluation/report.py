@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from doppler.documents.json_text import read_json
 from doppler.errors import DopplerError
 from doppler.evaluation.curves import Curve, curves_svg, group_curves, load_curves
 from doppler.evaluation.results import (
@@ -22,7 +23,7 @@ from doppler.evaluation.results import (
     CaseResult,
     load_results,
 )
-from doppler.files import read_text, write_atomic
+from doppler.files import write_atomic
 from doppler.trace import Trace
 from doppler.viewer.chrome import from_chrome, to_chrome
 from doppler.viewer.labels import Labels
@@ -328,10 +329,7 @@ def render_report(report: Report) -> str:
 
 
 def _load_timeline(path: Path) -> CaseTimeline:
-    try:
-        document = json.loads(read_text(path, "trace", DopplerError))
-    except (ValueError, RecursionError) as error:
-        raise DopplerError(f"{path}: is not JSON ({error}), so it cannot be a trace") from None
+    document = read_json(path, "trace", DopplerError)
     trace, labels = from_chrome(document, str(path))
     case = document["otherData"].get("case")
     if not isinstance(case, dict) or not {"graph", "cluster", "method"} <= case.keys():

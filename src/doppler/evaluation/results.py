@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from doppler.documents.json_text import read_json
 from doppler.errors import DopplerError
-from doppler.files import read_text, write_atomic
+from doppler.files import write_atomic
 
 Scalar = str | int | float | bool | None
 
@@ -251,11 +252,7 @@ def load_results(path: str | os.PathLike[str]) -> tuple[CaseResult, ...]:
     DopplerError
         If the file is missing, not a JSON list, or breaks a rule; the message names the entry.
     """
-    text = read_text(path, "results", DopplerError)
-    try:
-        entries = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DopplerError(f"{path}: is not JSON ({error}), so it cannot hold results") from None
+    entries = read_json(path, "results", DopplerError)
     if not isinstance(entries, list):
         raise DopplerError(f"{path}: holds {_short(entries)}, must be a list of results")
     cases: list[CaseResult] = []

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from doppler.errors import GraphError
 from doppler.graph.order import kahn
 from doppler.graph.spec import OpSpec, TensorSpec, Tile
-from doppler.messages import shown, shown_value
+from doppler.messages import is_unicode, shown, shown_value
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
@@ -22,6 +22,7 @@ IntArray = npt.NDArray[np.int32]
 _INT32_MAX = np.iinfo(np.int32).max
 # Beyond any tensor; a slip must not fill the memory.
 _MAX_AXES = 32
+_HALF = "half of a surrogate pair and no character"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,8 @@ class Graph:
             source, the op and the rule.
         """
         where = source or name
+        if not is_unicode(name):
+            raise GraphError(f"{shown(where)}: the graph's name is {shown_value(name)}, {_HALF}")
         if n_ops < 1:
             raise GraphError(f"{where}: the graph is empty; a graph needs at least one op")
         labels = _strings(names, n_ops, where, "names", lambda i: f"op{i}")
@@ -307,11 +310,16 @@ def _strings(
         raise GraphError(f"{where}: {what} must be a list of strings, one for each op")
     if len(values) != n_ops:
         raise GraphError(f"{where}: {len(values)} {what} for {n_ops} ops")
+    for op, value in enumerate(values):
+        if not is_unicode(value):
+            raise GraphError(f"{where}: op {op}: {what} holds {shown_value(value)}, {_HALF}")
     return tuple(map(str, values))
 
 
 def _vector(values: npt.ArrayLike, where: str, what: str) -> npt.NDArray[Any]:
     """Copy ``values`` to a one-dimensional numeric array; numpy would take ``"1"`` and ``True``."""
+    if isinstance(values, np.ndarray) and values.dtype == object:
+        values = values.tolist()
     try:
         array = np.array(values)
     except (TypeError, ValueError):

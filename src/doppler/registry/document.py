@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from doppler.documents.json_text import read_json
 from doppler.errors import RegistryError
-from doppler.files import read_text
 from doppler.messages import shown_value
 
 RESTORE = "restore it with 'dvc pull --force'; 'doppler registry verify' tells what else is damaged"
@@ -30,11 +29,10 @@ def read_document(path: Path, what: str, file_format: str, version: int) -> dict
     RegistryError
         If the file cannot be read, is damaged, or of another format or version.
     """
-    text = read_text(path, what, RegistryError)
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        document = None
+        document = read_json(path, what, RegistryError)
+    except RegistryError as error:
+        raise RegistryError(f"{error}; {RESTORE}") from None
     if not isinstance(document, dict) or document.get("format") != file_format:
         raise RegistryError(f"{path}: is damaged; {RESTORE}")
     if document.get("version") != version:

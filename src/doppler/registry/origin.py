@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import yaml
+from doppler.documents.yaml_text import read_yaml
+from doppler.errors import RegistryError
 
 _TIMEOUT_SECONDS = 10.0
 
@@ -69,13 +70,13 @@ def _sha256(path: Path) -> str | None:
 
 def _data(lock: Path) -> dict[str, str] | None:
     try:
-        stages = yaml.safe_load(lock.read_text(encoding="utf-8"))["stages"]
+        stages = read_yaml(lock, "lock", RegistryError)["stages"]
         found = {
             str(out["path"]): str(out["md5"])
             for stage in stages.values()
             for out in stage.get("outs", ())
             if str(out["path"]).startswith("data/")
         }
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, AttributeError):
+    except (RegistryError, KeyError, TypeError, AttributeError):
         return None
     return found or None

@@ -6,7 +6,6 @@ Process 0 holds the devices, process 1 the links.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -14,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from doppler.documents.json_text import read_json
 from doppler.errors import DopplerError
-from doppler.files import read_text
 from doppler.trace import Trace
 from doppler.viewer.labels import Labels, OpLabels, check_ops
 from doppler.viewer.lanes import link_lanes
@@ -134,12 +133,7 @@ def load_chrome(path: str | os.PathLike[str]) -> tuple[Trace, OpLabels]:
     DopplerError
         If the file is missing, not JSON, or not a trace that Doppler wrote.
     """
-    text = read_text(path, "trace", DopplerError)
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DopplerError(f"{path}: is not JSON ({error}), so it cannot be a trace file") from None
-    return from_chrome(document, str(path))
+    return from_chrome(read_json(path, "trace", DopplerError), str(path))
 
 
 def _parse(document: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[Trace, OpLabels]:

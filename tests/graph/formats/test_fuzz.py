@@ -129,5 +129,5 @@ def test_every_truncation(tmp_path, format):
 def test_a_truncated_json_file_never_loads(tmp_path, format):
     path = tmp_path / "graph"
     path.write_text(TEXTS[format].strip()[:-1])
-    with pytest.raises(GraphError, match="the file may be truncated"):
+    with pytest.raises(GraphError, match="it may be cut short"):
         load_graph(path)

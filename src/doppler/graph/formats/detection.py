@@ -40,10 +40,11 @@ def load_graph(path: str | os.PathLike[str]) -> Graph:
         :class:`Graph`. One line: the file, the line number or key or op, and the rule.
     """
     where = str(path)
-    text = read_text(path, "graph", GraphError).removeprefix("\ufeff")
+    text = read_text(path, "graph", GraphError)
     if not text.strip():
         raise GraphError(f"{where}: the file is empty; a graph file holds at least one op")
-    name = Path(path).stem
+    # A file may have a name that is no text.
+    name = os.fsencode(Path(path).stem).decode(errors="replace")
     if text.lstrip()[0] in "{[":
         document = parse_object(text, where)
         if doppler_json.recognizes(document):

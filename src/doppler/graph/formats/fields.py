@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
+from doppler.documents.json_text import parse_json
 from doppler.errors import GraphError
 from doppler.messages import shown, shown_value
 
@@ -28,17 +28,7 @@ def parse_object(text: str, where: str) -> Fields:
     GraphError
         If the text is truncated, nested beyond reason, or not a JSON object.
     """
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno} column {error.colno}"
-        raise GraphError(
-            f"{where}: {place}: not valid JSON ({error.msg}); the file may be truncated"
-        ) from None
-    except RecursionError:
-        raise GraphError(f"{where}: the JSON is nested too deep to be a graph") from None
-    except ValueError:  # Python's limit on the digits of an integer
-        raise GraphError(f"{where}: the JSON holds an integer with too many digits") from None
+    value = parse_json(text, where, "graph", GraphError)
     if not isinstance(value, dict):
         raise GraphError(f"{where}: the JSON must be an object, not {_word(value)}")
     return Fields(value, where)

@@ -1,0 +1,82 @@
+"""JSON as a reader takes it: no key twice, no half characters."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any
+
+from doppler.errors import DopplerError
+from doppler.files import read_text
+
+# Half of a character beyond 16 bits, escaped; two of them in order are that character.
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def read_json(path: str | os.PathLike[str], kind: str, error: type[DopplerError]) -> Any:
+    """Read a JSON file.
+
+    Parameters
+    ----------
+    path : path-like
+    kind : str
+        What the file should hold, for messages (``"placement"``).
+    error : type of DopplerError
+        Raised with one line that names the file.
+    """
+    return parse_json(read_text(path, kind, error), str(path), kind, error)
+
+
+def parse_json(text: str, where: str, kind: str, error: type[DopplerError]) -> Any:
+    """Parse JSON text; see :func:`read_json`.
+
+    Parameters
+    ----------
+    text : str
+    where : str
+        The file, for messages.
+    kind, error
+    """
+    if not text.strip():
+        raise error(f"{where}: is empty, so not a {kind} file; it was cut short or already read")
+    try:
+        value = json.loads(text, object_pairs_hook=_object)
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError as failure:
+        place = f"line {failure.lineno} column {failure.colno}"
+        raise error(
+            f"{where}: {place}: not valid JSON ({failure.msg}), so not a {kind} file; "
+            "it may be cut short"
+        ) from None
+    except RecursionError:
+        raise error(f"{where}: the JSON is nested too deep to be a {kind}") from None
+    except UnicodeEncodeError as failure:
+        half = failure.object[failure.start].encode("unicode_escape").decode()
+        raise error(
+            f"{where}: a text holds {half}, one half of a surrogate pair and no character; "
+            "write both halves, or the character itself"
+        ) from None
+    except ValueError as failure:
+        # A key twice, or Python's limit on the digits of an integer.
+        reason = "the JSON holds an integer with too many digits"
+        if isinstance(failure, _TwiceError):
+            reason = str(failure)
+        raise error(f"{where}: {reason}") from None
+    return value
+
+
+class _TwiceError(ValueError):
+    pass
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise _TwiceError(f"key {key!r} is given twice in one object; keep one of the two")
+            seen.add(key)
+    return values
