@@ -4,6 +4,7 @@
   place`` prints.
 - docs/timeline.svg: the run of a winner, from ``reports/timelines``.
 - docs/cli.md: the arguments and options of every command, from the command line itself.
+- docs/architecture.md: the parts of the package and their order, from ``pyproject.toml``.
 - README.md and docs/*.md: numbers of the code, where a comment after the number says which:
   ``up to 400<!-- = doppler.search.moves.LARGE_REGION --> ops``.
 
@@ -13,11 +14,13 @@ A part whose source is missing is left as it is, which is said on stderr; the ex
 from __future__ import annotations
 
 import argparse
+import ast
 import inspect
 import re
 import shlex
 import sys
 import textwrap
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, redirect_stdout
 from importlib import import_module
@@ -378,6 +381,44 @@ def make_reference(_reports: Path) -> None:
     _rewrite("docs/cli.md", option_tables())
 
 
+def map_of_parts() -> str:
+    """Lay out what each module and package of Doppler answers, the layers from the top."""
+    config = tomllib.loads(read_text(ROOT / "pyproject.toml", "configuration", DopplerError))
+    contract = next(
+        each for each in config["tool"]["importlinter"]["contracts"] if each["type"] == "layers"
+    )
+    rows = [["row", "part", "what it answers"], ["---:", "---", "---"]]
+    layers = [re.findall(r"doppler\.(\w+)", layer) for layer in contract["layers"]]
+    rows += [
+        [str(len(layers) - above), f"`{part}`", _answer(part)]
+        for above, parts in enumerate(layers)
+        for part in parts
+    ]
+    ranked = {part for parts in layers for part in parts}
+    paths = sorted((ROOT / "src/doppler").iterdir())
+    others = [path.stem for path in paths if path.is_dir() or path.suffix == ".py"]
+    rows += [
+        ["-", f"`{part}`", _answer(part)]
+        for part in others
+        if part not in ranked and not part.startswith("_")
+    ]
+    return _table(rows)
+
+
+def _answer(part: str) -> str:
+    """Read the first paragraph of a module's docstring, without running it."""
+    package = ROOT / "src/doppler" / part
+    path = package / "__init__.py" if package.is_dir() else package.with_suffix(".py")
+    text = ast.get_docstring(ast.parse(read_text(path, "module", DopplerError))) or ""
+    text = re.sub(r":\w+:`", "`", text.split("\n\n")[0]).replace("``", "`")
+    return " ".join(text.split()).rstrip(".")
+
+
+def make_map(_reports: Path) -> None:
+    """Rewrite the map of docs/architecture.md."""
+    _rewrite("docs/architecture.md", {"map": map_of_parts()})
+
+
 def make_quotes(_reports: Path) -> None:
     """Rewrite the numbers of the code that documents quote."""
     for path in documents():
@@ -412,6 +453,7 @@ PARTS: dict[str, Callable[[Path], None]] = {
     "table": make_table,
     "picture": make_picture,
     "reference": make_reference,
+    "map": make_map,
     "quotes": make_quotes,
     "example": make_example,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 from pathlib import Path
@@ -17,16 +16,6 @@ from doppler.errors import DopplerError
 from doppler.evaluation.report import SUITES, CaseTimeline, Report
 from doppler.evaluation.results import CaseResult, MethodResult
 from doppler.graph import Graph
-
-
-@pytest.fixture(scope="module")
-def make() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_make", ROOT / "docs/make.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def case(graph: str, doppler: float, other: float, **more: object) -> CaseResult:

@@ -1,0 +1,105 @@
+"""docs/architecture.md is what the code does: its map, its names, and the ways it tells."""
+
+from __future__ import annotations
+
+import pkgutil
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from documents import DOCUMENTS, ROOT
+from walk import entered
+
+import doppler
+from doppler.cli.main import run
+
+PAGE = ROOT / "docs/architecture.md"
+PARTS = {module.name for module in pkgutil.iter_modules(doppler.__path__)}
+# Dotted names in backticks, of which the first part is a module of ours.
+CODE = re.compile(r"`(?:doppler\.)?([a-z_]+(?:\.\w+)+)`")
+FILES = (".csv", ".html", ".json", ".md", ".py", ".safetensors", ".yaml")
+SMALL = "workload:ffnn?batch=16&inputs=8&hidden=8&outputs=8&tiles=2"
+
+
+def names(text: str) -> list[str]:
+    """What a text names of the package: ``graph.graph.Graph``."""
+    found = CODE.findall(text)
+    return [n for n in found if n.partition(".")[0] in PARTS and not n.endswith(FILES)]
+
+
+def steps(section: str) -> list[str]:
+    """The function of every step of a way, by the heading of its section."""
+    text = PAGE.read_text().split(f"\n## {section}\n")[1].split("\n## ")[0]
+    return [
+        names(step)[0] for step in re.findall(r"^\d+\. (.*?)(?=^\d+\. |\n\n)", text, re.M | re.S)
+    ]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
+def test_what_a_document_names_of_the_package_exists(make: ModuleType, path: Path) -> None:
+    text = path.read_text()
+    # Elsewhere a short name may be a parameter or a key: ``policy.features``.
+    found = names(text) if path == PAGE else re.findall(r"`doppler\.([a-z_]+(?:\.\w+)+)`", text)
+    for name in found:
+        make.named(f"doppler.{name}")
+
+
+def test_the_map_is_as_it_is_and_has_every_part(make: ModuleType) -> None:
+    text, table = PAGE.read_text(), make.map_of_parts()
+    assert make.replaced(text, "map", table, PAGE.name) == text, "run 'make figures'"
+    assert not [part for part in PARTS if f"`{part}`" not in text]
+
+
+def load(folder: Path) -> Callable[[], Any]:
+    assert run(["convert", SMALL, "layer.json"]) == 0
+    return lambda: doppler.load_graph("layer.json")
+
+
+def place(folder: Path) -> Callable[[], Any]:
+    arguments = ["--cluster", "uniform:4", "--budget", "0.5", "-o", "placement.json"]
+    return lambda: run(["place", SMALL, *arguments])
+
+
+def train(folder: Path) -> Callable[[], Any]:
+    from doppler.policy.network import DualPolicy
+    from doppler.training.case import TrainingCase
+    from doppler.training.loop import Schedule
+    from doppler.training.reinforce import ReinforceSettings, reinforce
+
+    problem = doppler.Problem(doppler.workloads.ffnn(tiles=2), doppler.Cluster.uniform(2))
+    settings = ReinforceSettings(Schedule(updates=1), episodes=4)
+    return lambda: reinforce(DualPolicy(), [TrainingCase("ffnn", problem)], settings)
+
+
+def measure(folder: Path) -> Callable[[], Any]:
+    assert run(["convert", SMALL, "graph.json"]) == 0
+    made = ["place", "graph.json", "--cluster", "uniform:2", "--method", "round_robin"]
+    assert run([*made, "-o", "placement.json"]) == 0
+    return lambda: run(["run", "graph.json", "placement.json"])
+
+
+@pytest.mark.parametrize(
+    ("section", "way"),
+    [
+        ("The way of a graph file", load),
+        ("The way of `doppler place`", place),
+        ("The way of a training batch", train),
+        ("The way of a measured run", measure),
+    ],
+)
+def test_a_way_is_the_one_that_the_code_goes(
+    section: str,
+    way: Callable[[Path], Callable[[], Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    call = way(tmp_path)
+    # Modules are imported and kernels compiled, on problems of their own, the first time.
+    call()
+    told, gone = steps(section), [name.removeprefix("doppler.") for name in entered(call)]
+    assert len(told) > 5
+    assert [name for name in gone if name in told] == told
