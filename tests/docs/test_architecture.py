@@ -59,8 +59,10 @@ def load(folder: Path) -> Callable[[], Any]:
 
 
 def place(folder: Path) -> Callable[[], Any]:
-    arguments = ["--cluster", "uniform:4", "--budget", "0.5", "-o", "placement.json"]
-    return lambda: run(["place", SMALL, *arguments])
+    # Looking on takes time, on a busy machine all that there was for searching.
+    budgets = iter(("0.5", "0.5", "2", "8"))
+    arguments = ["--cluster", "uniform:4", "-o", "placement.json", "--budget"]
+    return lambda: run(["place", SMALL, *arguments, next(budgets)])
 
 
 def train(folder: Path) -> Callable[[], Any]:
@@ -100,6 +102,10 @@ def test_a_way_is_the_one_that_the_code_goes(
     call = way(tmp_path)
     # Modules are imported and kernels compiled, on problems of their own, the first time.
     call()
-    told, gone = steps(section), [name.removeprefix("doppler.") for name in entered(call)]
+    told = steps(section)
     assert len(told) > 5
+    for _ in range(3 if way is place else 1):
+        gone = [name.removeprefix("doppler.") for name in entered(call)]
+        if set(told) <= set(gone):
+            break
     assert [name for name in gone if name in told] == told
