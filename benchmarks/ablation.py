@@ -30,13 +30,14 @@ import torch
 from scipy.stats import t as student
 
 from doppler import Problem
+from doppler.cases import Case
 from doppler.cores import cores
 from doppler.errors import DopplerError
 from doppler.evaluation.comparison import measure
 from doppler.files import read_text, write_atomic
 from doppler.heuristics import Solution
 from doppler.methods import LEARNED, check_options, solve
-from doppler.params import Case, Params, load_params
+from doppler.params import Params, load_params
 from doppler.policy.checkpoint import load_policy
 from doppler.policy.network import DualPolicy
 from doppler.portfolio import STARTS, search

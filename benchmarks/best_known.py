@@ -18,6 +18,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from doppler import Placement, Problem, simulate
+from doppler.cases import Case
 from doppler.errors import DopplerError
 from doppler.evaluation.reference import (
     Reference,
@@ -29,7 +30,7 @@ from doppler.evaluation.reference import (
 from doppler.graph.fingerprint import fingerprint
 from doppler.heuristics import Deadline
 from doppler.methods import LEARNED, solve
-from doppler.params import Case, Params, load_params
+from doppler.params import Params, load_params
 from doppler.policy.checkpoint import load_policy
 from doppler.policy.network import DualPolicy
 from doppler.search.anneal import Annealer, moves_for

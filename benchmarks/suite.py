@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from doppler import Placement, Problem, load_graph
+from doppler.cases import Case, cases
 from doppler.cores import cores
 from doppler.errors import DopplerError
 from doppler.evaluation.comparison import compare
@@ -27,7 +28,7 @@ from doppler.evaluation.report import METHOD, summarize_cases
 from doppler.evaluation.results import EXPECTED, MAKESPAN, CaseResult
 from doppler.files import read_text, write_atomic
 from doppler.methods import METHODS, check_options
-from doppler.params import Case, Params, cases, load_params
+from doppler.params import Params, load_params
 from doppler.policy.checkpoint import load_policy
 from doppler.policy.network import DualPolicy
 from doppler.viewer.units import format_percent, format_seconds

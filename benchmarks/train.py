@@ -19,7 +19,6 @@ from doppler.heuristics.sibling_affinity import sibling_affinity
 from doppler.policy.rollout import SAMPLE
 from doppler.search.anneal import Annealer
 from doppler.training.case import TrainingCase, new_policy
-from doppler.training.loop import Schedule
 from doppler.training.reinforce import ReinforceSettings, reinforce
 
 THREADS = 2
@@ -43,7 +42,7 @@ def episodes_per_second(trained: TrainingCase, updates: int = 60) -> dict[str, A
     def note(done: int, total: int, metrics: Mapping[str, float]) -> None:
         ends.append(time.perf_counter())
 
-    settings = ReinforceSettings(Schedule(WARM_UP + updates), episodes=EPISODES)
+    settings = ReinforceSettings(updates=WARM_UP + updates, episodes=EPISODES)
     reinforce(new_policy(0), [trained], settings, progress=note, threads=THREADS)
     taken = [end - begin for begin, end in zip(ends[WARM_UP:-1], ends[WARM_UP + 1 :], strict=True)]
     return {

@@ -12,26 +12,18 @@ import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from uuid import UUID
 
-from doppler import Cluster, Problem, load_graph
 from doppler.errors import DopplerError, EngineError, StorageError
 from doppler.files import write_atomic
-from doppler.params import Case, Params, cases, file_name, load_params
-from doppler.training.case import TrainingCase
-from doppler.training.demonstrations import Demonstrations, load_demonstrations
-from doppler.training.generated import generate
-from doppler.viewer.markdown import markdown_table
+from doppler.markdown import markdown_table
+from doppler.parameter_file import Sections, load_sections
 
 if TYPE_CHECKING:
     from prefect import Task
     from prefect.client.schemas.objects import State
-
-# Numbers of generated cases from here on are for validation.
-VALIDATION = 1_000_000
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -79,21 +71,14 @@ __all__ = [
     "flow_run_id",
     "get_current_settings",
     "graph_path",
-    "incumbent_path",
-    "load_problem",
     "main",
     "mark_crashed",
     "markdown_table",
     "pause_deployment",
     "publish",
     "publish_page",
-    "state_path",
     "step",
     "temporary_settings",
-    "traced_cases",
-    "traces_path",
-    "training_set",
-    "validation_set",
     "write_metrics",
 ]
 
@@ -167,86 +152,6 @@ def graph_path(name: str) -> Path:
     return Path("data/graphs", f"{name}.json")
 
 
-def traces_path(case: Case) -> Path:
-    """Where the traces stage leaves the traces of a case."""
-    return Path("data/traces", f"{case.file_name}.safetensors")
-
-
-def incumbent_path(case: str) -> Path:
-    """Where the reinforce stage leaves the best placement of a case, by its name."""
-    return Path("models/incumbents", f"{file_name(case)}.json")
-
-
-def load_problem(case: Case) -> Problem:
-    """Make the problem of a case from the graphs stage's file."""
-    return Problem(load_graph(graph_path(case.graph)), Cluster.load(case.cluster))
-
-
-class Training(NamedTuple):
-    """A problem to train on, or to choose weights by.
-
-    Attributes
-    ----------
-    name : str
-        ``graph@cluster``, or the number of a generated case.
-    traces : Path
-        Where the traces stage leaves its traces and hints.
-    load : callable
-        Makes the problem.
-    """
-
-    name: str
-    traces: Path
-    load: Callable[[], Problem]
-
-
-def training_set(params: Params) -> list[Training]:
-    """List the problems that are trained on: those with a name, then those that are drawn."""
-    named = [
-        Training(str(case), traces_path(case), partial(load_problem, case))
-        for case in cases(params.training)
-    ]
-    drawn = params.generated
-    return named + _generated(params.seed, range(drawn.training), drawn.ops)
-
-
-def validation_set(params: Params) -> list[Training]:
-    """List the problems whose greedy episodes decide on the weights to end with."""
-    drawn = params.generated
-    numbers = range(VALIDATION, VALIDATION + drawn.validation)
-    return _generated(params.seed, numbers, drawn.validation_ops)
-
-
-def traced_cases(chosen: list[Training]) -> tuple[list[TrainingCase], list[Demonstrations]]:
-    """Load problems with what the traces stage left of each."""
-    problems = [case.load() for case in chosen]
-    traces = [
-        load_demonstrations(case.traces, problem)
-        for case, problem in zip(chosen, problems, strict=True)
-    ]
-    cases_ = [
-        TrainingCase(case.name, problem, hints=shown.made_hints(problem))
-        for case, problem, shown in zip(chosen, problems, traces, strict=True)
-    ]
-    return cases_, traces
-
-
-def _generated(seed: int, numbers: range, ops: list[int]) -> list[Training]:
-    return [
-        Training(
-            f"generated-{number}",
-            Path("data/traces", f"generated-{number}.safetensors"),
-            partial(generate, seed, number, (ops[0], ops[1])),
-        )
-        for number in numbers
-    ]
-
-
-def state_path(stage: str) -> Path:
-    """Where a training stage that is running keeps its checkpoint; not an artifact."""
-    return Path(".cache/training", f"{stage}.safetensors")
-
-
 def discard(folder: Path) -> None:
     """Remove a folder; if this process is killed meanwhile, nothing is taken for whole."""
     trash = folder.with_name(f"{folder.name}.old")
@@ -271,14 +176,14 @@ def publish_page(key: str, markdown: str) -> None:
     create_markdown_artifact(key=key, markdown=markdown)
 
 
-def main(stage: Callable[[Params], object]) -> None:
-    """Run a stage with the validated ``params.yaml`` of this directory.
+def main(stage: Callable[[Sections], object], model: type[Sections]) -> None:
+    """Run a stage with the sections that it reads of the ``params.yaml`` of this directory.
 
     Exits with code 2 and one line on stderr if the input is at fault: for parameters, before a
     Prefect server is started.
     """
     try:
-        stage(load_params("params.yaml"))
+        stage(load_sections("params.yaml", model))
     except DopplerError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

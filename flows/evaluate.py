@@ -18,7 +18,8 @@ from common import (
     step,
     write_metrics,
 )
-from doppler import Cluster, Placement, Problem, simulate, workloads
+from doppler.cases import Case, cases
+from doppler.cluster import Cluster
 from doppler.cores import cores
 from doppler.evaluation.comparison import Comparison, compare
 from doppler.evaluation.metrics import flat_metrics
@@ -34,10 +35,14 @@ from doppler.evaluation.report import (
     write_report,
 )
 from doppler.evaluation.results import EXPECTED, MAKESPAN, CaseResult, save_results
+from doppler.evaluation.settings import EvaluationSections as Params
 from doppler.evaluation.zero_shot import zero_shot
-from doppler.params import Case, Params, cases
+from doppler.graph.workloads import chainmm
+from doppler.placement import Placement
 from doppler.policy.checkpoint import load_policy
 from doppler.policy.network import DualPolicy
+from doppler.problem import Problem
+from doppler.simulator import simulate
 
 REPORTS = Path("reports")
 TIMELINES = REPORTS / "timelines"
@@ -63,7 +68,7 @@ def references() -> References:
 
 def warm_up() -> None:
     """Load the policy, and compile what a search with every method runs."""
-    problem = Problem(workloads.chainmm(8, 8, 8, 8, 8, tiles=1), Cluster.uniform(2))
+    problem = Problem(chainmm(8, 8, 8, 8, 8, tiles=1), Cluster.uniform(2))
     outcome = compare(problem, budget=0.01, policy=trained())
     simulate(problem, outcome.placements[outcome.case.winner])
 
@@ -206,4 +211,4 @@ def evaluate(params: Params) -> None:
 
 
 if __name__ == "__main__":
-    main(evaluate)
+    main(evaluate, Params)

@@ -1,12 +1,22 @@
-"""Build the graphs that training and refinement read: data/graphs/NAME.json."""
+"""Build the graphs that training reads: data/graphs/NAME.json."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import doppler
 from common import flow, graph_path, main, markdown_table, publish, step
-from doppler.params import GraphParams, Params
+from doppler.cases import Grids, cases
+from doppler.errors import ParamsError, UnknownNameError
+from doppler.graph.formats import save_graph
+from doppler.graph.workloads.settings import Graphs, WorkloadSettings
+from doppler.settings import Settings
+
+
+class Params(Settings):
+    """The sections that this stage reads."""
+
+    graphs: Graphs
+    training: Grids
 
 
 class Row(NamedTuple):
@@ -19,19 +29,24 @@ class Row(NamedTuple):
 
 
 @step("build {name}")
-def build(name: str, spec: GraphParams) -> Row:
+def build(name: str, spec: WorkloadSettings) -> Row:
     """Generate one graph and save it."""
     graph = spec.build()
-    doppler.save_graph(graph, graph_path(name))
+    save_graph(graph, graph_path(name))
     return Row(name, spec.workload, graph.n_ops, graph.n_edges)
 
 
 @flow(name="graphs")
 def graphs(params: Params) -> None:
-    """Build the graphs; what is only evaluated is generated there."""
-    rows = [build(name, params.graphs[name]) for name in params.stored_graphs]
+    """Build the graphs; the others are generated where they are needed."""
+    names = dict.fromkeys(case.graph for case in cases(params.training))
+    for name in names:
+        if name not in params.graphs:
+            error = UnknownNameError("graph", name, params.graphs)
+            raise ParamsError(f"params.yaml: training: {error}")
+    rows = [build(name, params.graphs[name]) for name in names]
     publish("graphs", "Graphs", markdown_table(Row._fields, rows))
 
 
 if __name__ == "__main__":
-    main(graphs)
+    main(graphs, Params)

@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-from common import (
-    flow,
-    main,
-    markdown_table,
-    publish,
-    state_path,
-    step,
-    traced_cases,
-    training_set,
-    write_metrics,
-)
-from doppler.params import Params
+from common import flow, main, markdown_table, publish, step, write_metrics
 from doppler.policy.checkpoint import save_policy
 from doppler.policy.features import FeatureSet
-from doppler.policy.frozen import Sizes
+from doppler.policy.settings import PolicySettings
 from doppler.tracking import track
 from doppler.training.case import new_policy
 from doppler.training.imitation import ImitationSettings, imitate
-from doppler.training.loop import Schedule
 from doppler.training.progress import training_bar
+from training_set import TrainingSections, state_path, traced_cases, training_set
+
+
+class Params(TrainingSections):
+    """The sections that this stage reads."""
+
+    policy: PolicySettings
+    imitate: ImitationSettings
 
 
 @step("imitate")
 def train(params: Params) -> dict[str, float]:
     """Train and save the policy; return the metrics of the last updates."""
-    chosen, settings = training_set(params), params.imitate
+    chosen, shape = training_set(params), params.policy
     training, shown = traced_cases(chosen)
-    sizes = params.policy.model_dump(exclude={"features"})
-    policy = new_policy(
-        params.seed, sizes=Sizes(**sizes), features=FeatureSet.named(params.policy.features)
-    )
+    policy = new_policy(params.seed, sizes=shape.sizes, features=FeatureSet.named(shape.features))
     with (
         track("imitate", "reports/imitate.csv", params.model_dump(mode="json")) as trackers,
         training_bar("imitate") as bar,
@@ -41,9 +34,7 @@ def train(params: Params) -> dict[str, float]:
             policy,
             training,
             shown,
-            ImitationSettings(
-                Schedule(**settings.model_dump(exclude={"traces"})), traces=settings.traces
-            ),
+            params.imitate,
             seed=params.seed,
             state=state_path("imitate"),
             tracker=trackers,
@@ -63,4 +54,4 @@ def stage(params: Params) -> None:
 
 
 if __name__ == "__main__":
-    main(stage)
+    main(stage, Params)

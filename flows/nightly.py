@@ -28,7 +28,7 @@ from doppler.engine import Backend, Engine, make_backend
 from doppler.errors import DopplerError
 from doppler.graph import Graph
 from doppler.graph.fingerprint import fingerprint
-from doppler.params import NightlyParams, Params, load_params
+from doppler.params import Params, load_params
 from doppler.placement import Placement
 from doppler.policy.checkpoint import PRETRAINED, load_policy, read_header, save_policy
 from doppler.refinement.health import Health, check_device, health_markdown
@@ -42,6 +42,7 @@ from doppler.refinement.report import (
     refinement_report,
 )
 from doppler.refinement.session import measurement, refine, run_metrics, save_refined
+from doppler.refinement.settings import NightlyParams
 from doppler.refinement.start import (
     CLUSTER,
     PLACEMENT,

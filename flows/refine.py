@@ -6,19 +6,30 @@ import hashlib
 import math
 from pathlib import Path
 
-from common import discard, flow, graph_path, main, markdown_table, publish, step, write_metrics
-from doppler import load_graph
+from common import discard, flow, main, markdown_table, publish, step, write_metrics
 from doppler.engine import Engine, make_backend
 from doppler.errors import EngineError
-from doppler.params import Params
+from doppler.graph.fingerprint import fingerprint
+from doppler.graph.workloads.settings import Graphs
 from doppler.placement import Placement
 from doppler.policy.checkpoint import load_policy
 from doppler.refinement.paired_test import compare_paired
 from doppler.refinement.refiner import Refiner
 from doppler.refinement.session import measurement, refine, run_metrics, save_refined
+from doppler.refinement.settings import RefineParams
 from doppler.refinement.start import CLUSTER, PLACEMENT, Devices, Start, same_placement, start_anew
+from doppler.settings import Seed, Settings
 from doppler.tracking import track
 from doppler.training.progress import training_bar
+
+
+class Params(Settings):
+    """The sections that this stage reads."""
+
+    seed: Seed
+    graphs: Graphs
+    refine: RefineParams
+
 
 POLICY_FILE = Path("models/policy.safetensors")
 REFINED = Path("models/refined")
@@ -31,8 +42,8 @@ def state_of(params: Params) -> Path:
     """Where the state of a run with this input is kept."""
     settings = params.refine.model_dump_json(exclude={"episodes", "pairs"})
     digest = hashlib.sha256(f"{params.seed} {settings}".encode())
-    for path in (graph_path(params.refine.graph), POLICY_FILE):
-        digest.update(path.read_bytes())
+    digest.update(fingerprint(params.graphs[params.refine.graph].build()).encode())
+    digest.update(POLICY_FILE.read_bytes())
     return STATE / digest.hexdigest()[:16]
 
 
@@ -41,7 +52,7 @@ def begin(params: Params, state: Path) -> Start:
     """Measure the machine, and let the policy place the graph on what was found."""
     settings = params.refine
     devices = Devices(settings.backend, settings.devices, settings.profile_seconds, settings.budget)
-    graph = load_graph(graph_path(settings.graph))
+    graph = params.graphs[settings.graph].build()
     first = state / PLACEMENT
     start = start_anew(graph, devices, POLICY_FILE, state / CLUSTER, params.seed)
     if first.exists():
@@ -125,4 +136,4 @@ def stage(params: Params) -> None:
 
 
 if __name__ == "__main__":
-    main(stage)
+    main(stage, Params)

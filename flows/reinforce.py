@@ -5,33 +5,33 @@ The best placement of every training case goes to models/incumbents.
 
 from __future__ import annotations
 
-import dataclasses
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from common import (
-    flow,
-    incumbent_path,
-    main,
-    markdown_table,
-    publish,
+from common import flow, main, markdown_table, publish, step, write_metrics
+from doppler.cases import file_name
+from doppler.placement import Placement
+from doppler.policy.checkpoint import load_policy, save_policy
+from doppler.tracking import track
+from doppler.training.progress import training_bar
+from doppler.training.reinforce import ReinforceSettings, reinforce
+from training_set import (
+    TrainingSections,
     state_path,
-    step,
     traced_cases,
     training_set,
     validation_set,
-    write_metrics,
 )
-from doppler import Placement
-from doppler.params import Params
-from doppler.policy.checkpoint import load_policy, save_policy
-from doppler.tracking import track
-from doppler.training.loop import Schedule
-from doppler.training.progress import training_bar
-from doppler.training.reinforce import ReinforceSettings, reinforce
 
-SCHEDULE = {field.name for field in dataclasses.fields(Schedule)}
+INCUMBENTS = Path("models/incumbents")
+
+
+class Params(TrainingSections):
+    """The sections that this stage reads."""
+
+    reinforce: ReinforceSettings
 
 
 class Row(NamedTuple):
@@ -46,7 +46,7 @@ class Row(NamedTuple):
 @step("reinforce")
 def train(params: Params) -> list[Row]:
     """Train and save the policy; return the incumbents."""
-    chosen, settings = training_set(params), params.reinforce
+    chosen = training_set(params)
     training, shown = traced_cases(chosen)
     validation, _ = traced_cases(validation_set(params))
     policy = load_policy("models/imitation.safetensors")
@@ -57,10 +57,7 @@ def train(params: Params) -> list[Row]:
         incumbents = reinforce(
             policy,
             training,
-            ReinforceSettings(
-                Schedule(**settings.model_dump(include=SCHEDULE)),
-                **settings.model_dump(exclude=SCHEDULE),
-            ),
+            params.reinforce,
             known=shown,
             validation=validation or None,
             seed=params.seed,
@@ -80,7 +77,9 @@ def train(params: Params) -> list[Row]:
             "makespan_s": best.makespan,
             "episode": best.episode,
         }
-        Placement(best.devices, best.priority, info).save(incumbent_path(each.name))
+        Placement(best.devices, best.priority, info).save(
+            INCUMBENTS / f"{file_name(each.name)}.json"
+        )
         ratio = best.makespan / each.problem.lower_bound
         rows.append(Row(each.name, best.makespan, ratio, best.episode))
     ratios = [row.ratio_to_bound for row in rows]
@@ -99,4 +98,4 @@ def stage(params: Params) -> None:
 
 
 if __name__ == "__main__":
-    main(stage)
+    main(stage, Params)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from common import (
-    Training,
-    flow,
-    main,
-    markdown_table,
-    publish,
-    step,
-    training_set,
-    validation_set,
-)
+from common import flow, main, markdown_table, publish, step
 from doppler.heuristics.whole_graph import whole_graph
-from doppler.params import Params, TracesParams
-from doppler.training.demonstrations import record, save_demonstrations
+from doppler.training.demonstrations import save_demonstrations
+from doppler.training.teaching import TraceSettings, record
+from training_set import Training, TrainingSections, training_set, validation_set
+
+
+class Params(TrainingSections):
+    """The sections that this stage reads."""
+
+    traces: TraceSettings
 
 
 class Row(NamedTuple):
@@ -30,11 +28,11 @@ class Row(NamedTuple):
 
 
 @step("record {case.name}")
-def show(case: Training, settings: TracesParams, seed: int) -> Row:
+def show(case: Training, settings: TraceSettings, seed: int) -> Row:
     """Find the hints of one case, record the teacher on it, and save both."""
     problem = case.load()
     hints = whole_graph(problem, settings.hints, seed) if settings.hints else []
-    traces = record(problem, settings.teacher, settings.count, seed, hints)
+    traces = record(problem, settings, seed, hints)
     save_demonstrations(traces, case.traces)
     best = min((seconds for _, seconds in hints), default=float("nan"))
     return Row(
@@ -51,8 +49,10 @@ def traces(params: Params) -> None:
     """Record every case that is trained on or validated by."""
     chosen = [*training_set(params), *validation_set(params)]
     rows = [show(case, params.traces, params.seed) for case in chosen]
-    publish("traces", f"Traces of {params.traces.teacher}", markdown_table(Row._fields, rows))
+    publish(
+        "traces", f"Demonstrations of {params.traces.teacher}", markdown_table(Row._fields, rows)
+    )
 
 
 if __name__ == "__main__":
-    main(traces)
+    main(traces, Params)

@@ -30,10 +30,10 @@ from doppler.methods import HEURISTICS
 from doppler.policy.frozen import Sizes
 from doppler.policy.network import DualPolicy
 from doppler.training.case import TrainingCase, new_policy
-from doppler.training.demonstrations import load_demonstrations, record, save_demonstrations
+from doppler.training.demonstrations import load_demonstrations, save_demonstrations
 from doppler.training.imitation import ImitationSettings, imitate
-from doppler.training.loop import Schedule
 from doppler.training.reinforce import ReinforceSettings, reinforce
+from doppler.training.teaching import TraceSettings, record
 
 SMALL = Sizes(embedding=16, layers=2, hidden=8, code=4)
 
@@ -110,11 +110,11 @@ def trained(problems: list[Problem], policy: DualPolicy, folder: Path) -> None:
     traces = []
     for case in cases:
         for method in ("critical_path", "sibling_affinity"):
-            made = record(case.problem, method, 4, seed=0)
+            made = record(case.problem, TraceSettings(teacher=method, count=4), seed=0)
             path = save_demonstrations(made, folder / "traces.safetensors")
         traces.append(load_demonstrations(path, case.problem))
-    imitate(policy, cases, traces, ImitationSettings(Schedule(2), traces=2))
-    settings = ReinforceSettings(Schedule(2), episodes=4, validate_every=1)
+    imitate(policy, cases, traces, ImitationSettings(updates=2, traces=2))
+    settings = ReinforceSettings(updates=2, episodes=4, validate_every=1)
     reinforce(policy, cases, settings)
 
 

@@ -12,8 +12,9 @@ from types import ModuleType
 import pytest
 
 from doppler import Cluster, Graph, Placement, Problem, save_graph
+from doppler.cases import Case
 from doppler.errors import DopplerError
-from doppler.params import Case, load_params
+from doppler.params import load_params
 
 ROOT = Path(__file__).parents[1]
 SMALL = ("--budget", "0", "--methods", "heft,round_robin", "--cases", "ffnn@p100x4")

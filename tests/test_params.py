@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from doppler.cases import Case, Grid, cases
 from doppler.errors import ParamsError
-from doppler.params import Case, Grid, Params, cases, load_params
+from doppler.parameter_file import SECTIONS, load_sections
+from doppler.params import Params, load_params
+from doppler.settings import Settings
 
 SHIPPED = Path(__file__).parents[1] / "params.yaml"
 
@@ -39,7 +42,7 @@ def test_the_shipped_file_is_valid_and_survives_a_round_trip(values, load) -> No
     assert load(values) == load_params(SHIPPED)
 
 
-def test_it_says_what_is_trained_on_and_which_graphs_are_stored() -> None:
+def test_it_says_what_is_trained_on() -> None:
     params = load_params(SHIPPED)
     assert len(set(params.evaluated)) == len(params.evaluated)
     assert {name for name in params.evaluate.suites} == {"suite", "large", "operators"}
@@ -48,18 +51,36 @@ def test_it_says_what_is_trained_on_and_which_graphs_are_stored() -> None:
     assert params.trained(Case(seen[0].graph, "elsewhere")) == "graph"
     held_out = cases(params.evaluate.zero_shot)
     assert {params.trained(case) for case in held_out} == {"none"}
-    stored = set(params.stored_graphs)
-    assert {case.graph for case in seen} | {params.refine.graph, params.nightly.graph} <= stored
-    assert not {case.graph for case in held_out} & stored
 
 
-def test_nothing_has_a_default_elsewhere(values, load) -> None:
-    sections = ("traces", "policy", "imitate", "reinforce", "refine", "evaluate", "nightly")
-    for section in sections:
-        for key in list(values[section]):
-            fewer = {**values, section: {k: v for k, v in values[section].items() if k != key}}
-            with pytest.raises(ParamsError, match=rf"params.yaml: {section}.{key} is missing$"):
-                load(fewer)
+def test_what_is_left_out_has_the_default_of_its_owner_and_all_else_must_be_given(
+    values, load
+) -> None:
+    assert set(SECTIONS) == set(Params.model_fields)
+    for name, section in Params.model_fields.items():
+        fields = getattr(section.annotation, "model_fields", {})
+        for key, field in fields.items():
+            fewer = {**values, name: {k: v for k, v in values[name].items() if k != key}}
+            if field.is_required():
+                with pytest.raises(ParamsError, match=rf"params.yaml: {name}.{key} is missing$"):
+                    load(fewer)
+            else:
+                assert getattr(getattr(load(fewer), name), key) == field.get_default()
+    for name in SECTIONS:
+        with pytest.raises(ParamsError, match=rf"params.yaml: {name} is missing$"):
+            load({k: v for k, v in values.items() if k != name})
+
+
+def test_a_stage_reads_its_own_sections_alone(values, tmp_path: Path) -> None:
+    class Stage(Settings):
+        seed: int
+
+    path = tmp_path / "params.yaml"
+    path.write_text(yaml.safe_dump({**values, "refine": {"graph": 5}}))
+    assert load_sections(path, Stage) == Stage(seed=values["seed"])
+    path.write_text(yaml.safe_dump({**values, "refin": {}}))
+    with pytest.raises(ParamsError, match="unknown parameter 'refin': did you mean 'refine'"):
+        load_sections(path, Stage)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +104,13 @@ def test_nothing_has_a_default_elsewhere(values, load) -> None:
         ("evaluate.jitter", 1.0, r"evaluate.jitter is 1.0: .* less than 1"),
         ("evaluate.search", -1.0, r"evaluate.search is -1.0: .* greater than or equal to 0"),
         ("evaluate.large.budget", -1.0, r"evaluate.large.budget is -1.0: .* greater than or equal"),
+        ("policy.sizes.layer", 2, r"policy.sizes: .*'layer': did you mean 'layers'\?"),
+        (
+            "policy.sizes.layers",
+            0,
+            r"policy.sizes: layers is 0, must be a whole number from 1 to 4096",
+        ),
+        ("policy.sizes.layers", "2", r"policy.sizes: layers is '2', must be a whole number"),
         ("policy.features", "all", r"policy.features is 'all': .*'full' or 'paper'"),
         ("graphs", {}, r"graphs is {}: .* at least 1 item"),
         ("refine.backend", "cdua", r"refine.backend is 'cdua': .*'cpu' or 'cuda'"),
@@ -103,12 +131,12 @@ def test_nothing_has_a_default_elsewhere(values, load) -> None:
         (
             "graphs.ffnn.workload",
             "fnn",
-            r"graphs: ffnn: unknown workload 'fnn': did you mean 'ffnn'\?",
+            r"graphs.ffnn.workload: unknown workload 'fnn': did you mean 'ffnn'\?",
         ),
         (
             "traces.teacher",
             "critical_pat",
-            r"traces: teacher: unknown teacher 'critical_pat': did you mean 'critical_path'\?",
+            r"traces.teacher: unknown teacher 'critical_pat': did you mean 'critical_path'\?",
         ),
         ("graphs.bad/name", {"workload": "ffnn", "sizes": {}, "tiles": {}}, r"graphs.bad/name"),
         ("training", [], r"training is \[\]: .* at least 1 item"),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from doppler import Cluster, Graph, Placement, Problem
+from doppler.cases import cases
 from doppler.errors import DopplerError
 from doppler.evaluation.reference import (
     Reference,
@@ -21,7 +22,7 @@ from doppler.evaluation.reference import (
 )
 from doppler.graph.fingerprint import fingerprint
 from doppler.methods import solve
-from doppler.params import cases, load_params
+from doppler.params import load_params
 
 ROOT = Path(__file__).parents[2]
 

@@ -73,7 +73,7 @@ def small(values: dict) -> dict:
     values["training"] = [{"graphs": ["small", "smaller"], "clusters": ["uniform:2"]}]
     values["generated"].update(training=1, ops=[200, 800], validation=1, validation_ops=[200, 800])
     values["traces"].update(count=2, hints=1)
-    values["policy"].update(embedding=8, layers=1, hidden=8, code=2)
+    values["policy"]["sizes"] = {"embedding": 8, "layers": 1, "hidden": 8, "code": 2}
     values["imitate"].update(updates=2, log_every=1)
     values["reinforce"].update(updates=3, episodes=4, log_every=1, styles=1)
     values["evaluate"].update(

@@ -10,13 +10,11 @@ import json
 import sys
 from pathlib import Path
 
-from training_cases import mixed_cases, small_policy
+from training_cases import mixed_cases, small_policy, taught
 
 from doppler.policy.checkpoint import save_policy
 from doppler.tracking import CsvTracker
-from doppler.training.demonstrations import record
 from doppler.training.imitation import ImitationSettings, imitate
-from doppler.training.loop import Schedule
 from doppler.training.reinforce import ReinforceSettings, reinforce
 
 UPDATES = 40
@@ -24,17 +22,17 @@ UPDATES = 40
 
 def main(stage: str, directory: Path, threads: int) -> None:
     cases = mixed_cases(threads)
-    traces = [record(case.problem, "critical_path", 6, seed=1) for case in cases]
+    traces = [taught(case.problem, "critical_path", 6, seed=1) for case in cases]
 
     def train(updates: int, state: Path | None, tracker: CsvTracker | None) -> None:
         policy = small_policy()
         common = {"seed": 3, "state": state, "tracker": tracker, "threads": threads}
-        schedule = Schedule(updates, log_every=7)
+        schedule = {"updates": updates, "log_every": 7}
         if stage == "imitate":
-            settings = ImitationSettings(schedule, traces=2)
+            settings = ImitationSettings(**schedule, traces=2)
             imitate(policy, cases, traces, settings, checkpoint_seconds=0.0, **common)
         else:
-            settings = ReinforceSettings(schedule, episodes=6, entropy=0.01, validate_every=3)
+            settings = ReinforceSettings(**schedule, episodes=6, entropy=0.01, validate_every=3)
             found = reinforce(policy, cases, settings, checkpoint_seconds=0.0, **common)
             best = {
                 name: [each.makespan, each.episode, each.devices.tolist(), each.priority.tolist()]

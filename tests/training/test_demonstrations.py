@@ -11,19 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
-from training_cases import hard_problem, small_case, small_policy
+from training_cases import hard_problem, small_case, small_policy, taught
 
 from doppler import Placement, Problem, simulate
-from doppler.errors import CheckpointError, UnknownNameError
+from doppler.errors import CheckpointError, ParamsError
 from doppler.policy.checkpoint import save_policy
 from doppler.training.case import TrainingCase
-from doppler.training.demonstrations import (
-    TEACHERS,
-    Demonstrations,
-    load_demonstrations,
-    record,
-    save_demonstrations,
-)
+from doppler.training.demonstrations import Demonstrations, load_demonstrations, save_demonstrations
+from doppler.training.teaching import TEACHERS, TraceSettings
 
 
 def equal(a: Demonstrations, b: Demonstrations) -> bool:
@@ -39,7 +34,7 @@ def test_traces_are_episodes_that_the_policies_can_follow(
     tmp_path_factory: pytest.TempPathFactory, teacher: str, seed: int
 ) -> None:
     problem = hard_problem(seed)
-    traces = record(problem, teacher, 2, seed)
+    traces = taught(problem, teacher, 2, seed)
     path = save_demonstrations(traces, tmp_path_factory.mktemp("traces") / "case.safetensors")
     assert equal(load_demonstrations(path, problem), traces)
 
@@ -59,8 +54,8 @@ def test_traces_are_episodes_that_the_policies_can_follow(
 @pytest.mark.parametrize("teacher", sorted(TEACHERS))
 def test_traces_are_seeded_and_differ(teacher: str) -> None:
     problem = Problem(small_case(0, 30).problem.graph, small_case().problem.cluster)
-    assert equal(record(problem, teacher, 3, seed=1), record(problem, teacher, 3, seed=1))
-    first, second = record(problem, teacher, 2, seed=1), record(problem, teacher, 2, seed=2)
+    assert equal(taught(problem, teacher, 3, seed=1), taught(problem, teacher, 3, seed=1))
+    first, second = taught(problem, teacher, 2, seed=1), taught(problem, teacher, 2, seed=2)
     assert not equal(first, second) or not first.tied.sum(axis=2).max() > 1
 
 
@@ -68,7 +63,7 @@ def test_a_trace_follows_each_hint_as_far_as_that_pays() -> None:
     case = small_case(0, 40)
     problem = case.problem
     spread, alone = np.arange(40, dtype=np.int32) % 3, np.zeros(40, np.int32)
-    traces = record(problem, "critical_path", 1, 0, [(spread, 50.0), (alone, 70.0)])
+    traces = taught(problem, "critical_path", 1, 0, [(spread, 50.0), (alone, 70.0)])
     assert traces.hint.tolist() == [-1, 0, 1]
     assert traces.seconds.tolist() == [50.0, 70.0]
     for index, hint in enumerate(traces.made_hints(problem)):
@@ -83,14 +78,14 @@ def test_a_trace_follows_each_hint_as_far_as_that_pays() -> None:
 
 
 def test_unknown_teacher() -> None:
-    with pytest.raises(UnknownNameError, match="unknown teacher 'critical': did you mean 'critica"):
-        record(small_case().problem, "critical", 1)
+    with pytest.raises(ParamsError, match="teacher: unknown teacher 'critical': did you mean 'cr"):
+        TraceSettings(teacher="critical")
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return save_demonstrations(
-        record(small_case().problem, "critical_path", 2), tmp_path / "t.safetensors"
+        taught(small_case().problem, "critical_path", 2), tmp_path / "t.safetensors"
     )
 
 
@@ -117,7 +112,7 @@ def a_policy(path: Path) -> None:
 
 def with_header(header: object) -> Callable[[Path], None]:
     def write(path: Path) -> None:
-        arrays = record(small_case().problem, "critical_path", 1)._asdict()
+        arrays = taught(small_case().problem, "critical_path", 1)._asdict()
         del arrays["fingerprint"]
         save_file(arrays, path, {"doppler": json.dumps(header)})
 
@@ -225,7 +220,7 @@ def long_ints(traces: Demonstrations) -> Demonstrations:
 def test_traces_that_no_kernel_may_follow(
     path: Path, spoil: Callable[[Demonstrations], Demonstrations], message: str
 ) -> None:
-    save_demonstrations(spoil(record(small_case().problem, "critical_path", 2)), path)
+    save_demonstrations(spoil(taught(small_case().problem, "critical_path", 2)), path)
     with pytest.raises(CheckpointError, match=message) as error:
         load_demonstrations(path, small_case().problem)
     assert str(error.value).endswith("; record the traces again")

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from doppler.cases import cases
 from doppler.errors import DopplerError
 from doppler.graph.fingerprint import fingerprint
-from doppler.params import cases, load_params
+from doppler.params import load_params
 from doppler.training.generated import generate
 
 ROOT = Path(__file__).parents[2]

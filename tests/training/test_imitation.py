@@ -15,6 +15,7 @@ from training_cases import (
     mixed_cases,
     small_case,
     small_policy,
+    taught,
     weights_of,
 )
 
@@ -23,9 +24,9 @@ from doppler.errors import DopplerError
 from doppler.policy.likelihood import log_probabilities
 from doppler.policy.network import DualPolicy
 from doppler.training.case import TrainingCase, pick_case
-from doppler.training.demonstrations import TEACHERS, Demonstrations, record
+from doppler.training.demonstrations import Demonstrations
 from doppler.training.imitation import ImitationSettings, imitate
-from doppler.training.loop import Schedule
+from doppler.training.teaching import TEACHERS
 
 
 def run(
@@ -38,14 +39,14 @@ def run(
     **schedule: float,
 ) -> Rows:
     rows = Rows()
-    settings = ImitationSettings(Schedule(updates, log_every=1, **schedule), traces=count)
+    settings = ImitationSettings(updates=updates, log_every=1, **schedule, traces=count)
     imitate(policy, cases, traces, settings, tracker=rows, threads=threads)
     return rows
 
 
 def test_every_tied_choice_counts_as_right() -> None:
     case, policy = small_case(), blank_policy()
-    traces = record(case.problem, "critical_path", 3)
+    traces = taught(case.problem, "critical_path", 3)
     tied = traces.tied | (np.random.default_rng(0).random(traces.tied.shape) < 0.3)
     traces = traces._replace(tied=tied)
     heads = policy(case.inputs)
@@ -67,7 +68,7 @@ def test_nothing_is_learned_where_all_is_right_and_forced() -> None:
     """A chain has one order; where all devices tie, every placement is right."""
     graph = Graph.from_arrays([0, 1, 2], [1, 2, 3], [1.0] * 4, [1.0] * 4)
     case, policy = TrainingCase("chain", Problem(graph, cluster_of(3)), 1), small_policy()
-    traces = record(case.problem, "critical_path", 2)
+    traces = taught(case.problem, "critical_path", 2)
     rows = run(policy, [case], [traces._replace(tied=np.ones_like(traces.tied))])
     assert rows.column("place_loss") == pytest.approx([0.0], abs=1e-6)
     assert rows.column("select_loss") == pytest.approx([0.0], abs=1e-6)
@@ -77,7 +78,7 @@ def test_nothing_is_learned_where_all_is_right_and_forced() -> None:
 @pytest.mark.parametrize("teacher", sorted(TEACHERS))
 def test_imitation_comes_close_to_its_teacher(teacher: str) -> None:
     cases = mixed_cases()
-    traces = [record(case.problem, teacher, 4) for case in cases]
+    traces = [taught(case.problem, teacher, 4) for case in cases]
     rows = run(blank_policy(), cases, traces, 150, learning_rate=1e-2, final_learning_rate=1e-3)
     for loss in ("select_loss", "place_loss"):
         assert np.mean(rows.column(loss)[-15:]) < 0.5 * np.mean(rows.column(loss)[:6])
@@ -88,7 +89,7 @@ def test_the_number_of_threads_changes_no_bit() -> None:
     found = []
     for threads in (1, 2):
         policy, cases = small_policy(), mixed_cases(threads)
-        traces = [record(case.problem, "critical_path", 4) for case in cases]
+        traces = [taught(case.problem, "critical_path", 4) for case in cases]
         rows = run(policy, cases, traces, 8, threads=threads)
         found.append((weights_of(policy), rows.rows))
     assert found[0] == found[1]
@@ -98,7 +99,7 @@ def test_the_number_of_threads_changes_no_bit() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_hard_problems_leave_finite_weights(teacher: str, seed: int) -> None:
     case, policy = TrainingCase("hard", hard_problem(seed), 1), small_policy()
-    rows = run(policy, [case], [record(case.problem, teacher, 2)], 3)
+    rows = run(policy, [case], [taught(case.problem, teacher, 2)], 3)
     assert all(np.isfinite(list(row.values())).all() for _, row in rows.rows)
     assert all(bool(torch.isfinite(each).all()) for each in policy.parameters())
 
@@ -106,7 +107,7 @@ def test_hard_problems_leave_finite_weights(teacher: str, seed: int) -> None:
 @pytest.mark.parametrize(("n_ops", "n_devices"), [(1, 1), (1, 3), (6, 1)])
 def test_one_op_or_one_device(n_ops: int, n_devices: int) -> None:
     case, policy = small_case(0, n_ops, n_devices), small_policy()
-    rows = run(policy, [case], [record(case.problem, "critical_path", 2)], 3)
+    rows = run(policy, [case], [taught(case.problem, "critical_path", 2)], 3)
     assert all(np.isfinite(list(row.values())).all() for _, row in rows.rows)
     assert all(bool(torch.isfinite(each).all()) for each in policy.parameters())
 
@@ -121,7 +122,7 @@ def test_every_case_has_its_turn_in_every_round() -> None:
 
 def test_traces_that_are_not_of_the_cases() -> None:
     cases = mixed_cases()
-    traces = [record(case.problem, "critical_path", 1) for case in cases]
+    traces = [taught(case.problem, "critical_path", 1) for case in cases]
     with pytest.raises(DopplerError, match="3 training cases need as many traces, not 2"):
         run(small_policy(), cases, traces[:2])
     with pytest.raises(DopplerError, match="graph0@equal2: its traces are of another problem; rec"):

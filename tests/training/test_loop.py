@@ -49,7 +49,7 @@ def train(
     **options: Any,
 ) -> tuple[DualPolicy, Incumbents]:
     policy = policy or small_policy()
-    settings = ReinforceSettings(Schedule(UPDATES, log_every=5), episodes=4, validate_every=3)
+    settings = ReinforceSettings(updates=UPDATES, log_every=5, episodes=4, validate_every=3)
     incumbents = reinforce(
         policy,
         cases or mixed_cases(),
@@ -116,7 +116,7 @@ def test_the_checkpoint_of_another_run_is_not_continued(
 
         if change == "settings":
             policy = small_policy()
-            settings = ReinforceSettings(Schedule(UPDATES, log_every=5), episodes=5)
+            settings = ReinforceSettings(updates=UPDATES, log_every=5, episodes=5)
             reinforce(policy, mixed_cases(), settings, state=state, progress=progress)
             return policy
         options: dict[str, Any] = {}
@@ -141,9 +141,9 @@ def test_the_checkpoint_of_another_run_is_not_continued(
 def test_the_metrics_of_another_run_do_not_stay(tmp_path: Path) -> None:
     csv = tmp_path / "metrics.csv"
     policy = small_policy()
-    every = ReinforceSettings(Schedule(3, log_every=1), episodes=2)
+    every = ReinforceSettings(updates=3, log_every=1, episodes=2)
     reinforce(policy, [small_case()], every, tracker=CsvTracker(csv))
-    fewer = ReinforceSettings(Schedule(4, log_every=2), episodes=2)
+    fewer = ReinforceSettings(updates=4, log_every=2, episodes=2)
     reinforce(policy, [small_case()], fewer, tracker=CsvTracker(csv))
     assert [line.split(",")[0] for line in csv.read_text().splitlines()] == ["step", "2", "4"]
 
@@ -160,7 +160,7 @@ def test_schedule() -> None:
     rows = Rows()
     loop = Loop(
         small_policy(),
-        Schedule(5, learning_rate=1e-2, final_learning_rate=1e-4, log_every=2),
+        Schedule(updates=5, learning_rate=1e-2, final_learning_rate=1e-4, log_every=2),
         "",
         tracker=rows,
     )
@@ -187,7 +187,7 @@ def test_schedule() -> None:
 def test_the_weights_with_the_lowest_score_are_kept() -> None:
     scores = iter([5.0, 3.0, 4.0, 2.0, 2.0, 6.0])
     rows, seen = Rows(), []
-    loop = Loop(small_policy(), Schedule(9, log_every=1), "", tracker=rows)
+    loop = Loop(small_policy(), Schedule(updates=9, log_every=1), "", tracker=rows)
 
     def update(number: int) -> dict[str, float]:
         for parameter in loop.policy.parameters():
@@ -205,15 +205,9 @@ def test_the_weights_with_the_lowest_score_are_kept() -> None:
     assert rows.column("best_score") == [5, 3, 3, 3, 3, 2, 2, 2, 2]
 
 
-def test_no_updates_change_nothing() -> None:
-    policy = small_policy()
-    reinforce(policy, [small_case()], ReinforceSettings(Schedule(0)))
-    assert weights_of(policy) == weights_of(small_policy())
-
-
 def test_a_checkpoint_waits_for_its_time(tmp_path: Path) -> None:
     state = tmp_path / "state.safetensors"
-    settings = ReinforceSettings(Schedule(3), episodes=2)
+    settings = ReinforceSettings(updates=3, episodes=2)
     with pytest.raises(Killed):
         reinforce(small_policy(), [small_case()], settings, state=state, progress=killer(2))
     assert not state.exists()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from training_cases import small_case, small_policy
 
-from doppler.training.loop import Schedule
 from doppler.training.progress import training_bar
 from doppler.training.reinforce import ReinforceSettings, reinforce
 
@@ -15,7 +14,7 @@ def test_the_bar_is_drawn_on_stderr_alone(capsys: pytest.CaptureFixture[str]) ->
         reinforce(
             small_policy(),
             [small_case()],
-            ReinforceSettings(Schedule(3), episodes=2),
+            ReinforceSettings(updates=3, episodes=2),
             progress=bar,
         )
     printed = capsys.readouterr()

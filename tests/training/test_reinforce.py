@@ -31,7 +31,6 @@ from doppler.training import gradient as module
 from doppler.training.case import TrainingCase
 from doppler.training.gradient import Gradient, taken
 from doppler.training.incumbent import Incumbents
-from doppler.training.loop import Schedule
 from doppler.training.reinforce import ReinforceSettings, reinforce
 
 
@@ -47,7 +46,12 @@ def run(
 ) -> tuple[Rows, Incumbents]:
     rows = Rows()
     settings = ReinforceSettings(
-        Schedule(updates, log_every=1, **schedule), episodes, entropy, runtime
+        updates=updates,
+        log_every=1,
+        episodes=episodes,
+        entropy=entropy,
+        runtime=runtime,
+        **schedule,
     )
     return rows, reinforce(policy, cases, settings, tracker=rows, threads=threads)
 
@@ -155,10 +159,10 @@ def test_several_problems_and_clusters_in_one_run() -> None:
         assert metrics["ratio_to_incumbent"] >= 1.0
         assert metrics["ratio_to_bound"] >= 1.0
 
-    settings = ReinforceSettings(Schedule(30), episodes=4)
+    settings = ReinforceSettings(updates=30, episodes=4)
     for updates in (3, 9, 30):
         settings = ReinforceSettings(
-            Schedule(updates, learning_rate=1e-3, final_learning_rate=1e-3), episodes=4
+            updates=updates, learning_rate=1e-3, final_learning_rate=1e-3, episodes=4
         )
         progress = watch if updates == 30 else None
         found.append(reinforce(small_policy(), cases, settings, progress=progress, threads=1))
@@ -195,7 +199,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -
 def test_the_same_seed_repeats_and_another_does_not() -> None:
     def train(seed: int) -> dict[str, bytes]:
         policy = small_policy()
-        settings = ReinforceSettings(Schedule(3), episodes=4)
+        settings = ReinforceSettings(updates=3, episodes=4)
         reinforce(policy, mixed_cases(), settings, seed=seed, threads=1)
         return weights_of(policy)
 
@@ -285,7 +289,7 @@ def test_what_can_never_fit_has_no_incumbent() -> None:
 
 def test_an_update_may_play_several_cases() -> None:
     cases = mixed_cases()
-    settings = ReinforceSettings(Schedule(3), episodes=4, cases=2)
+    settings = ReinforceSettings(updates=3, episodes=4, cases=2)
     found = reinforce(small_policy(), cases, settings, threads=1)
     # Six turns of three cases.
     assert found.episodes == {case.name: 8 for case in cases}
@@ -307,7 +311,7 @@ def test_an_update_of_several_cases_goes_along_the_mean_of_their_gradients(
     for count in (1, 2):
         policy = blank_policy()
         parameters = list(policy.parameters())
-        settings = ReinforceSettings(Schedule(1), episodes=8, cases=count)
+        settings = ReinforceSettings(updates=1, episodes=8, cases=count)
         reinforce(policy, [case], settings, threads=1)
     alone, first, second = (flat(parts) for parts in sums)
     # The first turn of both runs draws the same episodes; of two cases, each counts half.
@@ -332,7 +336,7 @@ def test_the_incumbent_joins_the_batch_on_request(
         return add(self, heads, problem, record, objective)
 
     monkeypatch.setattr(Gradient, "add", spy)
-    settings = ReinforceSettings(Schedule(1), episodes=8, self_imitation=joins)
+    settings = ReinforceSettings(updates=1, episodes=8, self_imitation=joins)
     best = reinforce(policy, [case], settings, threads=1).best[case.name]
     assert len(rows) == (9 if joins else 8)
     # After one update the incumbent is an episode of that batch, and counts as that does.

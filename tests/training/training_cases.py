@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from doppler.cluster.cluster import fully_connected
 from doppler.policy.frozen import LOGIT_RANGE, SCORE_SCALE, Sizes
 from doppler.policy.network import DualPolicy
 from doppler.training.case import TrainingCase, new_policy
+from doppler.training.demonstrations import Demonstrations
+from doppler.training.teaching import TraceSettings, record
 
 SMALL = Sizes(embedding=16, layers=2, hidden=8, code=4)
 
@@ -65,6 +67,13 @@ def small_case(
 def mixed_cases(threads: int = 1) -> list[TrainingCase]:
     """Cases with 2, 3 and 5 devices."""
     return [small_case(seed, 8 + 2 * seed, k, threads) for seed, k in ((0, 2), (1, 3), (2, 5))]
+
+
+def taught(
+    problem: Problem, teacher: str, count: int, seed: int = 0, hints: Sequence[Any] = ()
+) -> Demonstrations:
+    """Let a teacher show a problem ``count`` times."""
+    return record(problem, TraceSettings(teacher=teacher, count=count), seed, hints)
 
 
 def small_policy(seed: int = 0) -> DualPolicy:

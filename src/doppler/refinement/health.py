@@ -11,8 +11,8 @@ from doppler.engine import Backend, Engine, compare_outputs
 from doppler.errors import EngineError
 from doppler.graph import workloads
 from doppler.graph.execution import make_tensors, run_sequential
+from doppler.markdown import markdown_table
 from doppler.placement import Placement
-from doppler.viewer.markdown import markdown_table
 from doppler.viewer.units import format_seconds
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from doppler.errors import PromotionError
+from doppler.markdown import markdown_cell, markdown_table
 from doppler.refinement.signed_rank import centre_interval
 from doppler.refinement.trial import Side, Trial, Verdict
-from doppler.viewer.markdown import markdown_cell, markdown_table
 from doppler.viewer.units import count_of, format_percent
 
 #: Runs once and returns the makespan, or those of several problems, in seconds.

@@ -13,8 +13,8 @@ import numpy as np
 
 from doppler.evaluation.curves import Curve, curves_svg
 from doppler.files import write_atomic
+from doppler.markdown import markdown_table
 from doppler.refinement.paired_test import PairedResult, decision_markdown
-from doppler.viewer.markdown import markdown_table
 from doppler.viewer.page import render
 from doppler.viewer.palette import color
 from doppler.viewer.units import count_of, format_percent, format_seconds

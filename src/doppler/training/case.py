@@ -53,17 +53,19 @@ class TrainingCase:
         self.inputs = policy_inputs(problem)
         self.roller = Roller(problem, threads)
 
-    def draw_hint(self, rng: np.random.Generator, unhinted: float) -> int:
-        """Draw the number of a hint: the first, or any of them as often; -1 stands for none.
+    def draw_hint(self, rng: np.random.Generator, unhinted: float, first: float) -> int:
+        """Draw the number of a hint; -1 stands for none.
 
         Parameters
         ----------
         unhinted : float
             Probability of none, where there are hints.
+        first : float
+            Probability of the first otherwise; else it is any of them.
         """
         if not self.hints or rng.random() < unhinted:
             return -1
-        return 0 if rng.random() < 0.5 else int(rng.integers(len(self.hints)))
+        return 0 if rng.random() < first else int(rng.integers(len(self.hints)))
 
     def hint(self, number: int) -> Hint | None:
         """Return a hint by its number."""

@@ -3,42 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from doppler.errors import CheckpointError, UnknownNameError
+from doppler.errors import CheckpointError
 from doppler.files import write_atomic
-from doppler.heuristics.critical_path import critical_path_schedule
-from doppler.heuristics.sibling_affinity import sibling_affinity_schedule
-from doppler.policy.features import DEVICE_FEATURES
 from doppler.policy.hint import Hint, make_hint
-from doppler.policy.network import list_scheduler, policy_inputs
-from doppler.policy.rollout import GREEDY, Roller
 from doppler.problem import Problem
 
 FORMAT = "doppler-traces"
 VERSION = 2
-# Weights of a hint, beside the -4 of what the list schedule minimizes, that a trace may have.
-STRENGTHS = (1.0, 4.0, 16.0, 64.0)
-# Runs with jitter that decide between them.
-JITTER, DRAWS = 0.1, 4
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
-Teacher = Callable[[Problem, int], tuple[IntArray, IntArray, BoolArray]]
-
-TEACHERS: dict[str, Teacher] = {
-    "critical_path": critical_path_schedule,
-    "sibling_affinity": sibling_affinity_schedule,
-}
 
 
 class Demonstrations(NamedTuple):
@@ -73,76 +56,6 @@ class Demonstrations(NamedTuple):
     def made_hints(self, problem: Problem) -> list[Hint]:
         """Return the hints as PLC takes them."""
         return [make_hint(problem, devices) for devices in self.hints]
-
-
-def record(
-    problem: Problem,
-    teacher: str,
-    count: int,
-    seed: int = 0,
-    hints: Sequence[tuple[IntArray, float]] = (),
-) -> Demonstrations:
-    """Let a teacher place a problem ``count`` times, breaking ties anew each time.
-
-    For each hint there is one trace more: the best of list schedules that follow it more or less
-    strictly, at 10% jitter.
-
-    Parameters
-    ----------
-    problem : Problem
-    teacher : str
-        One of ``TEACHERS``.
-    count : int
-        At least 1.
-    seed : int
-    hints : sequence of (int32 array, float)
-        Device of each op, and the seconds that it takes; the best first.
-
-    Raises
-    ------
-    UnknownNameError
-        On another teacher; names the nearest.
-    """
-    if teacher not in TEACHERS:
-        raise UnknownNameError("teacher", teacher, TEACHERS)
-    seeds = np.random.default_rng(seed).integers(2**32, size=count).tolist()
-    shown = [TEACHERS[teacher](problem, each) for each in seeds]
-    order = [order for order, _, _ in shown]
-    choice = [devices[order] for order, devices, _ in shown]
-    tied = [tied for _, _, tied in shown]
-    for devices, _ in hints:
-        best = _followed(problem, make_hint(problem, devices))
-        order.append(best[0])
-        choice.append(best[1])
-        tied.append(np.arange(problem.n_devices) == best[1][:, None])
-    return Demonstrations(
-        np.stack(order),
-        np.stack(choice),
-        np.stack(tied),
-        np.array([*[-1] * count, *range(len(hints))], np.int32),
-        np.array([devices for devices, _ in hints], np.int32).reshape(-1, problem.n_ops),
-        np.array([seconds for _, seconds in hints], np.float64),
-        problem.fingerprint,
-    )
-
-
-def _followed(problem: Problem, hint: Hint) -> tuple[IntArray, IntArray]:
-    """Order and choices of the best list schedule that follows a hint."""
-    policy = list_scheduler()
-    roller = Roller(problem, 1)
-    column = DEVICE_FEATURES.index("on_hint")
-    best: tuple[float, IntArray, IntArray] | None = None
-    with torch.no_grad():
-        heads = policy(policy_inputs(problem))
-        for strength in STRENGTHS:
-            policy.direct.weight[0, column] = strength
-            weights = policy.weights(heads)
-            played = roller.play(weights, GREEDY, [0], hint=hint, jitter=JITTER, draws=DRAWS)
-            cost = float(played.costs[0])
-            if best is None or cost < best[0]:
-                best = cost, played.record.order[0], played.record.choice[0]
-    assert best is not None
-    return best[1], best[2]
 
 
 def save_demonstrations(traces: Demonstrations, path: str | Path) -> Path:

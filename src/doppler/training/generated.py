@@ -6,19 +6,50 @@ A case is known by its number alone, so that a stage of the pipeline makes again
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field, field_validator
 
 from doppler.cluster import Cluster, Device, Link
 from doppler.errors import DopplerError
 from doppler.graph.workloads import make
 from doppler.problem import Problem
+from doppler.settings import Count, Settings, Whole
 
 # Draws before a case is given up; about one in three has a number of ops that is asked for.
 ATTEMPTS = 1000
 
 Generator = np.random.Generator
+Range = Annotated[list[Count], Field(min_length=2, max_length=2)]
+
+
+class GeneratedSettings(Settings):
+    """How many cases are drawn at random.
+
+    Attributes
+    ----------
+    training : int
+        To train on.
+    ops : list of two int
+        The fewest and the most ops of one.
+    validation : int
+        To choose the weights by.
+    validation_ops : list of two int
+        The fewest and the most ops of one.
+    """
+
+    training: Whole
+    ops: Range
+    validation: Whole
+    validation_ops: Range
+
+    @field_validator("ops", "validation_ops")
+    @classmethod
+    def _fewest_comes_first(cls, ops: list[int]) -> list[int]:
+        if ops[0] > ops[1]:
+            raise ValueError(f"the fewest ops, {ops[0]}, are more than the most, {ops[1]}")
+        return ops
 
 
 def generate(seed: int, number: int, ops: tuple[int, int]) -> Problem:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
@@ -15,25 +14,23 @@ from doppler.errors import DopplerError
 from doppler.policy.likelihood import LogProbabilities
 from doppler.policy.network import DualPolicy
 from doppler.policy.rollout import Record
+from doppler.settings import Count
 from doppler.training.case import TrainingCase, pick_case, run_digest
 from doppler.training.demonstrations import Demonstrations
 from doppler.training.gradient import Gradient
 from doppler.training.loop import CHECKPOINT_SECONDS, Loop, MetricSink, Progress, Schedule
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ImitationSettings:
-    """Settings of Stage I.
+class ImitationSettings(Schedule):
+    """Settings of Stage I, beside those of its schedule.
 
     Attributes
     ----------
-    schedule : Schedule
     traces : int
-        Traces in each update.
+        Demonstrations in each update.
     """
 
-    schedule: Schedule
-    traces: int = 4
+    traces: Count = 4
 
 
 def imitate(
@@ -89,10 +86,10 @@ def imitate(
         if len(trace.hints) != len(case.hints):
             raise DopplerError(f"{case.name}: its traces are of other hints; record them again")
     parts = [trace.fingerprint.encode() + trace.choice.tobytes() for trace in traces]
-    digest = run_digest(policy, cases, {"seed": seed, **dataclasses.asdict(settings)}, *parts)
+    digest = run_digest(policy, cases, {"seed": seed, **settings.model_dump()}, *parts)
     loop = Loop(
         policy,
-        settings.schedule,
+        settings,
         digest,
         state=state,
         tracker=tracker,

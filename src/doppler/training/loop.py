@@ -6,7 +6,6 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +17,7 @@ from torch import Tensor
 from doppler.errors import CheckpointError
 from doppler.files import write_atomic
 from doppler.policy.network import DualPolicy
+from doppler.settings import Count, Positive, Settings
 from doppler.torch_threads import one_torch_thread
 from doppler.training.incumbent import Incumbents
 
@@ -40,8 +40,7 @@ class MetricSink(Protocol):
         """Record ``metrics`` of ``step``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(Settings):
     """How to optimize.
 
     Attributes
@@ -55,11 +54,11 @@ class Schedule:
         Updates between two rows of metrics, which are means over them.
     """
 
-    updates: int
-    learning_rate: float = 1e-3
-    final_learning_rate: float = 1e-4
-    gradient_norm: float = 1.0
-    log_every: int = 10
+    updates: Count
+    learning_rate: Positive = 1e-3
+    final_learning_rate: Positive = 1e-4
+    gradient_norm: Positive = 1.0
+    log_every: Count = 10
 
 
 class Loop:

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from doppler.policy.likelihood import LogProbabilities, style_density
 from doppler.policy.network import DualPolicy
 from doppler.policy.rollout import GREEDY, SAMPLE, Episodes, Record
+from doppler.settings import Count, Fraction, NotNegative, Positive, Share, Whole
 from doppler.training.case import TrainingCase, pick_case, run_digest
 from doppler.training.demonstrations import Demonstrations
 from doppler.training.gradient import Gradient, taken
 from doppler.training.incumbent import Incumbents
 from doppler.training.loop import CHECKPOINT_SECONDS, Loop, MetricSink, Progress, Schedule
 
-# Standard deviations by which an episode counts as better than its batch, at most.
-MOST_ADVANTAGE = 3.0
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ReinforceSettings:
-    """Settings of Stage II.
+class ReinforceSettings(Schedule):
+    """Settings of Stage II, beside those of its schedule.
 
     Attributes
     ----------
-    schedule : Schedule
     episodes : int
         Episodes of a case in each update; they are one another's baseline.
     entropy : float
@@ -46,27 +42,36 @@ class ReinforceSettings:
         Whether the incumbent of a case takes part in its batches, with the advantage that its
         makespan has there (after Oh et al., "Self-imitation learning", ICML 2018). Each hint of a
         case has its own.
+    most_advantage : float
+        Standard deviations by which an episode counts as better than its batch, at most.
     jitter : float
         Of the runs that an episode is judged by, as for :func:`doppler.simulate`.
     draws : int
         Runs with jitter of each episode; 0: one without.
     styles : int
         The first so many updates learn the style alone, by greedy episodes.
+    style_spread : float
+        How far those episodes' styles lie from the policy's: factor on the standard deviation of
+        each weight's logarithm.
     unhinted : float
         Share of the batches that see no hint, of the cases that have some.
+    first_hint : float
+        Share of the others that see the best; the rest draw any.
     """
 
-    schedule: Schedule
-    episodes: int = 32
-    entropy: float = 0.0
-    runtime: str = "priority"
-    validate_every: int = 0
-    cases: int = 1
+    episodes: Annotated[int, Field(ge=2)] = 32
+    entropy: NotNegative = 0.0
+    runtime: Literal["priority", "fifo"] = "priority"
+    validate_every: Whole = 0
+    cases: Count = 1
     self_imitation: bool = False
-    jitter: float = 0.0
-    draws: int = 0
-    styles: int = 0
-    unhinted: float = 0.0
+    most_advantage: Positive = 3.0
+    jitter: Fraction = 0.0
+    draws: Whole = 0
+    styles: Whole = 0
+    style_spread: Positive = 1.0
+    unhinted: Share = 0.0
+    first_hint: Share = 0.5
 
 
 def reinforce(
@@ -131,10 +136,10 @@ def reinforce(
     """
     parts = [trace.choice.tobytes() for trace in known or ()]
     parts += [case.problem.fingerprint.encode() for case in validation or ()]
-    digest = run_digest(policy, cases, {"seed": seed, **dataclasses.asdict(settings)}, *parts)
+    digest = run_digest(policy, cases, {"seed": seed, **settings.model_dump()}, *parts)
     loop = Loop(
         policy,
-        settings.schedule,
+        settings,
         digest,
         state=state,
         tracker=tracker,
@@ -164,7 +169,7 @@ def reinforce(
                 offer(case, int(shown.hint[index]), again)
 
     def improve(case: TrainingCase, rng: np.random.Generator) -> dict[str, float]:
-        number = case.draw_hint(rng, settings.unhinted)
+        number = case.draw_hint(rng, settings.unhinted, settings.first_hint)
         how = {**judged, "hint": case.hint(number)}
         seeds = rng.integers(2**31, size=settings.episodes).tolist()
         heads = policy(case.inputs, case.hint(number))
@@ -182,7 +187,9 @@ def reinforce(
             record = record.joined(again.record)
             compared = np.append(cost, again.costs)
         # An incumbent far below a batch that hardly varies would drown the batch's own lesson.
-        advantage = torch.from_numpy(np.minimum((cost.mean() - compared) * scale, MOST_ADVANTAGE))
+        advantage = torch.from_numpy(
+            np.minimum((cost.mean() - compared) * scale, settings.most_advantage)
+        )
         share = 1.0 / (settings.episodes * settings.cases)
 
         def objective(
@@ -206,13 +213,13 @@ def reinforce(
 
     def vary(case: TrainingCase, rng: np.random.Generator) -> dict[str, float]:
         """Learn from greedy episodes of several styles."""
-        number = case.draw_hint(rng, settings.unhinted)
+        number = case.draw_hint(rng, settings.unhinted, settings.first_hint)
         hint = case.hint(number)
         seeds = rng.integers(2**31, size=settings.episodes).tolist()
         with torch.no_grad():
             weights = policy.weights(policy(case.inputs, hint))
         how = {**judged, "hint": hint}
-        episodes = case.roller.play(weights, GREEDY, seeds, spread=1.0, **how)
+        episodes = case.roller.play(weights, GREEDY, seeds, spread=settings.style_spread, **how)
         offer(case, number, episodes)
         cost = np.log(np.maximum(episodes.costs, 1e-300))
         deviation = float(cost.std())

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from doppler.viewer.markdown import markdown_table
+from doppler.markdown import markdown_table
 
 
 def test_a_table_has_a_line_for_each_row() -> None:
