@@ -132,13 +132,13 @@ GOOD = {"format": "doppler-placement", "version": 1, "devices": [0, 1], "priorit
         (json.dumps({**GOOD, "version": "x" * 500}), "xxx"),
         (
             json.dumps({**GOOD, "devices": None}),
-            "placement: devices must be a list of whole numbers",
+            "devices is None, must be a list",
         ),
         (json.dumps({**GOOD, "devices": []}), "placement: the list of devices is empty"),
         (json.dumps({**GOOD, "devices": [0, -3]}), "placement: op 1 has device -3"),
-        (json.dumps({**GOOD, "devices": [1e400]}), "devices must be a list of whole numbers"),
+        (json.dumps({**GOOD, "devices": [1e400]}), "devices[0] is inf, must be a whole number"),
         (json.dumps({**GOOD, "priority": [1]}), "placement: 1 priorities for 2 devices"),
-        (json.dumps({**GOOD, "priority": "high"}), "priority must be a list of whole numbers"),
+        (json.dumps({**GOOD, "priority": "high"}), "priority is 'high', must be a list"),
         (
             '{"format": "doppler-placement", "version": 1' + "1" * 5000 + "}",
             "an integer with too many digits",

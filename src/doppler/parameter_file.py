@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import ValidationError
-
+from doppler.documents.schema import check
 from doppler.documents.yaml_text import read_yaml
 from doppler.errors import ParamsError, UnknownNameError
-from doppler.settings import Settings, first_problem
+from doppler.settings import Settings
 
 #: The sections that a parameter file may have.
 SECTIONS = (
@@ -51,7 +50,5 @@ def load_sections(path: str | Path, model: type[Sections]) -> Sections:
     for name in values:
         if name not in SECTIONS:
             raise ParamsError(f"{path}: {UnknownNameError('parameter', str(name), SECTIONS)}")
-    try:
-        return model.model_validate({k: v for k, v in values.items() if k in model.model_fields})
-    except ValidationError as error:
-        raise ParamsError(f"{path}: {first_problem(error)}") from None
+    own = {key: value for key, value in values.items() if key in model.model_fields}
+    return check(model, own, str(path), ParamsError)

@@ -6,12 +6,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from doppler.documents.json_text import read_json
+from doppler.documents.schema import Strict, check
 from doppler.errors import PlacementError
 from doppler.files import write_atomic
 from doppler.messages import shown_value
@@ -126,25 +128,44 @@ class Placement:
         PlacementError
             If the file is missing, truncated, of another format or holds impossible numbers.
         """
-        data = read_json(path, "placement", PlacementError)
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise PlacementError(f"{path}: not a placement file (no format: {FORMAT})")
-        if data.get("version") != VERSION:
+        return cls.from_json(read_json(path, "placement", PlacementError), str(path))
+
+    @classmethod
+    def from_json(cls, document: object, where: str) -> Placement:
+        """Make a placement of what :meth:`to_json` returned.
+
+        Parameters
+        ----------
+        document : object
+            The parsed JSON.
+        where : str
+            The file, for messages.
+
+        Raises
+        ------
+        PlacementError
+            As :meth:`load`.
+        """
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise PlacementError(f"{where}: not a placement file (no format: {FORMAT})")
+        if document.get("version") != VERSION:
             raise PlacementError(
-                f"{path}: placement version {shown_value(data.get('version'))}, "
+                f"{where}: placement version {shown_value(document.get('version'))}, "
                 f"this Doppler reads {VERSION}"
             )
-        info = data.get("info", {})
+        parts = check(_File, document, where, PlacementError)
         try:
-            devices = _integers(data.get("devices"), "devices")
-            priority = data.get("priority")
-            return cls(
-                devices,
-                None if priority is None else _integers(priority, "priority"),
-                info if isinstance(info, dict) else {},
-            )
+            return cls(parts.devices, parts.priority, parts.info)  # type: ignore[arg-type]
         except PlacementError as error:
-            raise PlacementError(f"{path}: {error}") from None
+            raise PlacementError(f"{where}: {error}") from None
+
+
+class _File(Strict):
+    format: Literal["doppler-placement"]
+    version: int
+    devices: list[int]
+    priority: list[int] | None = None
+    info: dict[str, Any] = Field(default_factory=dict)
 
 
 def _integers(values: Any, what: str) -> IntArray:

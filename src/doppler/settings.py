@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
-from doppler.errors import ParamsError, UnknownNameError
+from doppler.documents.schema import Strict, first_problem
+from doppler.errors import ParamsError
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Count = Annotated[int, Field(ge=1)]
@@ -18,7 +19,7 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 
-class Settings(BaseModel):
+class Settings(Strict):
     """Base of all settings: immutable, no unknown key, no silent conversion.
 
     A class of settings belongs to the module that goes by them. ``params.yaml`` nests them.
@@ -30,7 +31,7 @@ class Settings(BaseModel):
         range.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    noun = "parameter"
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -40,23 +41,3 @@ class Settings(BaseModel):
 
     # Validation of a whole does not call it for the parts, so that the error names the way to them.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unknown_keys(cls, values: Any) -> Any:
-        for key in values if isinstance(values, dict) else ():
-            if key not in cls.model_fields:
-                raise ValueError(UnknownNameError("parameter", str(key), cls.model_fields))
-        return values
-
-
-def first_problem(error: ValidationError) -> str:
-    """Say in one line what is wrong with the first value that is."""
-    problem = error.errors(include_url=False)[0]
-    name = ".".join(str(part) for part in problem["loc"])
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "missing":
-        return f"{name} is missing"
-    if problem["type"] == "value_error":
-        return f"{name}: {message}" if name else message
-    return f"{name} is {problem['input']!r}: {message[0].lower()}{message[1:]}"

@@ -41,5 +41,5 @@ def test_what_is_overspent_leaves_nothing() -> None:
 )
 def test_out_of_range(wrong: dict[str, float]) -> None:
     ((name, value),) = wrong.items()
-    with pytest.raises(ParamsError, match=f"ErrorBudget: {name} is {value}: input should be"):
+    with pytest.raises(ParamsError, match=f"ErrorBudget: {name} is {value}, must be"):
         ErrorBudget(**wrong)

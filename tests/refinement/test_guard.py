@@ -13,7 +13,7 @@ from doppler.refinement.settings import Guard
 @pytest.mark.parametrize("name", ["max_regret", "margin"])
 @pytest.mark.parametrize("value", [0.0, -0.1, float("inf"), float("nan")])
 def test_a_guard_needs_positive_numbers(name: str, value: float) -> None:
-    with pytest.raises(DopplerError, match=f"Guard: {name} is .*: input should be"):
+    with pytest.raises(DopplerError, match=f"Guard: {name} is .*, must be"):
         Guard(**{name: value})
 
 

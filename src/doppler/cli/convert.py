@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from doppler.cli.inputs import check_output, read_graph
+from doppler.cli.inputs import check_output, read_graph, stdin, stdout
 from doppler.cli.options import JsonOption
 from doppler.cli.output import print_json, print_text, progress
 
@@ -22,11 +22,20 @@ def convert(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="IN", help="Graph file of any format, or workload:NAME.", show_default=False
+            metavar="IN",
+            help="Graph file of any format, '-' for stdin, or workload:NAME.",
+            show_default=False,
+            callback=stdin,
         ),
     ],
     target: Annotated[
-        Path, typer.Argument(metavar="OUT", help="File to write.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="OUT",
+            help="File to write, or '-' for stdout.",
+            show_default=False,
+            callback=stdout,
+        ),
     ],
     to: Annotated[
         str | None,
@@ -40,7 +49,7 @@ def convert(
     json: JsonOption = False,
 ) -> None:
     """Convert a graph file, or save a generated workload."""
-    check_output(target)
+    silent = check_output(target, json=json)
     form = to or ("text" if target.suffix == ".txt" else "doppler")
     with progress("converting"):
         from doppler.graph.formats import save_graph
@@ -58,7 +67,7 @@ def convert(
                 "edges": graph.n_edges,
             }
         )
-    else:
+    elif not silent:
         from rich.text import Text
 
         from doppler.viewer.labels import printable

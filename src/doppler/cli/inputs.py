@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from doppler.errors import DopplerError, GraphError, PlacementError
-from doppler.files import check_writable
+from doppler.files import STDIN, STDOUT, check_writable
 
 if TYPE_CHECKING:
     from doppler.graph import Graph
@@ -20,7 +20,24 @@ if TYPE_CHECKING:
     from doppler.problem import Problem
 
 WORKLOAD = "workload:"
+# What ``-`` means, which is a name like any other to the library.
+_DASH = "-"
 CHAMPION = "champion"
+
+
+def stdin(source: str | None) -> str | None:
+    """Read ``-`` among the inputs of a command as stdin."""
+    return STDIN if source == _DASH else source
+
+
+def stdin_among(sources: list[str] | None) -> list[str]:
+    """Read ``-`` among several inputs as stdin."""
+    return [STDIN if source == _DASH else source for source in sources or ()]
+
+
+def stdout(path: Path | None) -> Path | None:
+    """Read ``-`` among the outputs of a command as stdout."""
+    return Path(STDOUT) if path == Path(_DASH) else path
 
 
 def read_graph(source: str) -> Graph:
@@ -83,7 +100,7 @@ def read_problem(graph: str, cluster: str | None) -> Problem:
     return Problem(loaded, machine)
 
 
-def read_placement(path: Path, graph: Graph) -> Placement:
+def read_placement(path: str, graph: Graph) -> Placement:
     """Load a placement that was made for a graph.
 
     Raises
@@ -91,10 +108,23 @@ def read_placement(path: Path, graph: Graph) -> Placement:
     PlacementError
         If the file is at fault, or says that it is for another graph.
     """
-    from doppler.graph.fingerprint import fingerprint
     from doppler.placement import Placement
 
     placement = Placement.load(path)
+    check_placement(placement, graph, path)
+    return placement
+
+
+def check_placement(placement: Placement, graph: Graph, path: str) -> None:
+    """Raise if a placement does not suit a graph.
+
+    Raises
+    ------
+    PlacementError
+        If it says that it is for another one.
+    """
+    from doppler.graph.fingerprint import fingerprint
+
     if placement.devices.size != graph.n_ops:
         raise PlacementError(
             f"{path}: places {placement.devices.size} ops, but graph {graph.name!r} has "
@@ -106,7 +136,6 @@ def read_placement(path: Path, graph: Graph) -> Placement:
             f"{path}: was made for another graph ({placement.info.get('graph')!r}) than "
             f"{graph.name!r}; give that one, or place this one"
         )
-    return placement
 
 
 def find_policy(policy: str) -> str | Path:
@@ -126,15 +155,22 @@ def find_policy(policy: str) -> str | Path:
     return Registry().require_champion().path(POLICY)
 
 
-def check_output(path: Path | None, *inputs: str | Path | None) -> None:
+def check_output(path: Path | None, *inputs: str | None, json: bool = False) -> bool:
     """Raise if a file cannot be written, before the work that would fill it.
 
     Parameters
     ----------
     path : pathlib.Path, optional
         The file to write.
-    *inputs : str, path-like or None
+    *inputs : str or None
         What is read, which would be lost.
+    json : bool
+        Whether a JSON object goes to stdout.
+
+    Returns
+    -------
+    bool
+        Whether the file is stdout, on which then nothing else belongs.
 
     Raises
     ------
@@ -142,12 +178,15 @@ def check_output(path: Path | None, *inputs: str | Path | None) -> None:
         If the path cannot be written, or is one of the inputs.
     """
     if path is None:
-        return
+        return False
+    if json and str(path) == STDOUT:
+        raise DopplerError("--json: stdout is for the result; name a file for it, or leave it out")
     check_writable(path)
     if any(_same(path, source) for source in inputs if source is not None):
         raise DopplerError(
             f"{path}: cannot be written (it is one of the files to read); choose another path"
         )
+    return str(path) == STDOUT
 
 
 def _same(path: Path, source: str | Path) -> bool:

@@ -7,12 +7,16 @@ from typing import Annotated
 
 import typer
 
+from doppler.cli.inputs import stdin, stdout
+
 GraphArgument = Annotated[
     str,
     typer.Argument(
         metavar="GRAPH",
-        help="Graph file of any supported format, or workload:NAME?size=value&tiles=count.",
+        help="Graph file of any supported format, '-' for stdin, or "
+        "workload:NAME?size=value&tiles=count.",
         show_default=False,
+        callback=stdin,
     ),
 ]
 ClusterOption = Annotated[
@@ -23,6 +27,26 @@ ClusterOption = Annotated[
         metavar="C",
         help="Preset, YAML file, or uniform:K; left out: the machine that the graph file names.",
         show_default=False,
+        callback=stdin,
+    ),
+]
+PlacementArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="PLACEMENT",
+        help="File from 'doppler place', or '-' for stdin.",
+        show_default=False,
+        callback=stdin,
+    ),
+]
+TraceOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace",
+        metavar="OUT",
+        help="Write the run as JSON for Perfetto, Chrome and 'doppler show'; '-' is stdout.",
+        show_default=False,
+        callback=stdout,
     ),
 ]
 PolicyOption = Annotated[
@@ -56,6 +80,11 @@ JsonOption = Annotated[
 OutputOption = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", metavar="OUT", help="Write the result here.", show_default=False
+        "--output",
+        "-o",
+        metavar="OUT",
+        help="Write the result here; '-' is stdout, and nothing else goes there.",
+        show_default=False,
+        callback=stdout,
     ),
 ]

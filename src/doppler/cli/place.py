@@ -45,7 +45,7 @@ def place(
     json: JsonOption = False,
 ) -> None:
     """Place a graph on a cluster, with a trained policy or a heuristic."""
-    check_output(output, graph, cluster)
+    silent = check_output(output, graph, cluster, json=json)
     with progress("loading"):
         network = find_policy(policy)
         problem = read_problem(graph, cluster)
@@ -70,7 +70,7 @@ def place(
     }
     if json:
         print_json(values)
-    else:
+    elif not silent:
         _print(values)
 
 

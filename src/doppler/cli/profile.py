@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from doppler.cli.inputs import check_output, read_graph
+from doppler.cli.inputs import check_output, read_graph, stdin_among, stdout
 from doppler.cli.options import JsonOption
 from doppler.cli.output import make_facts, make_table, make_title, print_json, print_text, progress
 
@@ -25,7 +25,12 @@ def profile(
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", metavar="CLUSTER.yaml", help="File to write.", show_default=False
+            "--output",
+            "-o",
+            metavar="CLUSTER.yaml",
+            help="File to write, or '-' for stdout.",
+            show_default=False,
+            callback=stdout,
         ),
     ],
     backend: Annotated[
@@ -51,6 +56,7 @@ def profile(
             metavar="GRAPH",
             help="Measure the ops of this graph, too; may be given several times.",
             show_default=False,
+            callback=stdin_among,
         ),
     ] = None,
     repeats: Annotated[
@@ -62,7 +68,7 @@ def profile(
     json: JsonOption = False,
 ) -> None:
     """Measure the devices and links of this machine, and write them as a cluster."""
-    check_output(output, *(graph or ()))
+    silent = check_output(output, *(graph or ()), json=json)
     with progress("loading"):
         from doppler import profiling
 
@@ -73,7 +79,7 @@ def profile(
     found.save(output)
     if json:
         print_json({**found.to_json(), "output": str(output)})
-    else:
+    elif not silent:
         _print(found, output)
 
 

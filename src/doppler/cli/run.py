@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from doppler.cli.inputs import check_output, read_graph, read_placement, read_problem
-from doppler.cli.options import ClusterOption, GraphArgument, JsonOption, RuntimeOption, SeedOption
+from doppler.cli.options import (
+    ClusterOption,
+    GraphArgument,
+    JsonOption,
+    PlacementArgument,
+    RuntimeOption,
+    SeedOption,
+    TraceOption,
+)
 from doppler.cli.output import make_facts, make_title, print_json, print_text, progress
 from doppler.errors import DopplerError, UnknownNameError
 
@@ -27,10 +34,7 @@ _BACKENDS = ("cpu", "cuda", "emulated")
 
 def run(
     graph: GraphArgument,
-    placement: Annotated[
-        Path,
-        typer.Argument(metavar="PLACEMENT", help="File from 'doppler place'.", show_default=False),
-    ],
+    placement: PlacementArgument,
     backend: Annotated[
         str,
         typer.Option(
@@ -61,15 +65,7 @@ def run(
             show_default=False,
         ),
     ] = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            "--trace",
-            metavar="OUT",
-            help="Write the median run as JSON for Perfetto, Chrome and 'doppler show'.",
-            show_default=False,
-        ),
-    ] = None,
+    trace: TraceOption = None,
     seed: SeedOption = 0,
     jitter: Annotated[
         float,
@@ -88,7 +84,7 @@ def run(
     json: JsonOption = False,
 ) -> None:
     """Run a placement on real devices, or emulated ones, and measure it."""
-    check_output(trace, graph, placement, cluster)
+    silent = check_output(trace, graph, placement, cluster, json=json)
     if backend not in _BACKENDS:
         raise UnknownNameError("backend", backend, _BACKENDS)
     if repeat < 1:
@@ -146,13 +142,13 @@ def run(
     }
     if json:
         print_json(values)
-    else:
+    elif not silent:
         _print(values)
 
 
 def _load(
     source: str,
-    path: Path,
+    path: str,
     name: str,
     cluster: str | None,
     seed: int,

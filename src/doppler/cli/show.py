@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from doppler.cli.inputs import WORKLOAD, check_output, read_graph, read_placement, read_problem
+from doppler.cli.inputs import (
+    WORKLOAD,
+    check_output,
+    check_placement,
+    read_graph,
+    read_problem,
+    stdin,
+    stdin_among,
+    stdout,
+)
 from doppler.cli.options import ClusterOption, JsonOption
 from doppler.cli.output import make_facts, make_table, make_title, print_json, print_text, progress
 from doppler.errors import DopplerError
@@ -19,7 +28,7 @@ if TYPE_CHECKING:
     from doppler.placement import Placement
     from doppler.problem import Problem
     from doppler.trace import Trace
-    from doppler.viewer import Labels
+    from doppler.viewer import Labels, OpLabels
 
 EXAMPLES = (
     "doppler show layer.json",
@@ -36,8 +45,9 @@ def show(
         str,
         typer.Argument(
             metavar="GRAPH|PLACEMENT|TRACE",
-            help="A file, told apart by its content, or workload:NAME.",
+            help="A file, told apart by its content, '-' for stdin, or workload:NAME.",
             show_default=False,
+            callback=stdin,
         ),
     ],
     graph: Annotated[
@@ -48,6 +58,7 @@ def show(
             metavar="GRAPH",
             help="Graph of the placement.",
             show_default=False,
+            callback=stdin,
         ),
     ] = None,
     cluster: ClusterOption = None,
@@ -55,12 +66,13 @@ def show(
         bool, typer.Option("--timeline", help="Of a placement: its simulated run, not the graph.")
     ] = False,
     beside: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option(
             "--beside",
             metavar="TRACE",
             help="Further traces of the same graph below, on one time axis; may be repeated.",
             show_default=False,
+            callback=stdin_among,
         ),
     ] = None,
     output: Annotated[
@@ -69,16 +81,17 @@ def show(
             "--output",
             "-o",
             metavar="OUT.html",
-            help="Write one self-contained HTML page instead of a summary.",
+            help="Write one self-contained HTML page instead of a summary; '-' is stdout.",
             show_default=False,
+            callback=stdout,
         ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
     """Show a graph, a placement or a trace."""
-    check_output(output, source, graph, cluster, *(beside or ()))
+    silent = check_output(output, source, graph, cluster, *(beside or ()), json=json)
     with progress("loading"):
-        kind = _kind(source)
+        kind, content = _read(source)
         if kind != "placement" and (graph or cluster or timeline):
             raise DopplerError(
                 f"{source}: is a {kind}; --graph, --cluster and --timeline go with a placement"
@@ -90,9 +103,11 @@ def show(
         others = _others(beside or [])
         paged = output is not None
         page, summary, values = {
-            "graph": lambda: _graph(source, paged),
-            "placement": lambda: _placement(source, graph, cluster, timeline, paged, others),
-            "trace": lambda: _trace(source, paged, others),
+            "graph": lambda: _graph(content, paged),
+            "placement": lambda: _placement(
+                content, source, graph, cluster, timeline, paged, others
+            ),
+            "trace": lambda: _trace(content, source, paged, others),
         }[kind]()
     if output is not None:
         from doppler.files import write_atomic
@@ -102,7 +117,7 @@ def show(
         print_json({"kind": kind, **values, "output": None if output is None else str(output)})
     elif output is None:
         print_text(summary)
-    else:
+    elif not silent:
         from rich.text import Text
 
         from doppler.viewer.labels import printable
@@ -111,36 +126,36 @@ def show(
         print_text(Text(printable(f"{output}: {kind} of {count_of(values['ops'], 'op')}")))
 
 
-def _kind(source: str) -> str:
-    """Tell by its content what a file holds."""
+def _read(source: str) -> tuple[str, Any]:
+    """Read a file, once, and tell by its content what it holds."""
     if source.startswith(WORKLOAD):
-        return "graph"
-    import json
-
+        return "graph", read_graph(source)
+    from doppler.documents.json_text import parse_json
     from doppler.files import read_text
 
     text = read_text(source, "graph, placement or trace", DopplerError)
-    if _PLACEMENT not in text and _TRACE not in text:
-        return "graph"
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DopplerError(f"{source}: is damaged or cut short, not JSON ({error})") from None
-    if isinstance(document, dict):
-        other = document.get("otherData")
-        if document.get("format") == _PLACEMENT:
-            return "placement"
-        if isinstance(other, dict) and other.get("format") == _TRACE:
-            return "trace"
-    return "graph"
+    if _PLACEMENT in text or _TRACE in text:
+        document = parse_json(text, source, "placement or trace", DopplerError)
+        if isinstance(document, dict):
+            other = document.get("otherData")
+            if document.get("format") == _PLACEMENT:
+                from doppler.placement import Placement
+
+                return "placement", Placement.from_json(document, source)
+            if isinstance(other, dict) and other.get("format") == _TRACE:
+                from doppler.viewer import from_chrome
+
+                return "trace", from_chrome(document, source)
+    from doppler.graph.formats import parse_graph
+
+    return "graph", parse_graph(text, source)
 
 
-def _graph(source: str, paged: bool) -> tuple[str, RenderableType, dict[str, Any]]:
+def _graph(graph: Graph, paged: bool) -> tuple[str, RenderableType, dict[str, Any]]:
     from collections import Counter
 
     from doppler.viewer import render_graph, summarize_graph
 
-    graph = read_graph(source)
     values = {
         "graph": graph.name,
         "ops": graph.n_ops,
@@ -157,7 +172,7 @@ def _graph(source: str, paged: bool) -> tuple[str, RenderableType, dict[str, Any
     return render_graph(graph) if paged else "", summarize_graph(graph), values
 
 
-def _others(paths: list[Path]) -> list[Trace]:
+def _others(paths: list[str]) -> list[Trace]:
     if not paths:
         return []
     from doppler.viewer import load_chrome
@@ -166,11 +181,11 @@ def _others(paths: list[Path]) -> list[Trace]:
 
 
 def _trace(
-    source: str, paged: bool, others: list[Trace]
+    read: tuple[Trace, OpLabels], source: str, paged: bool, others: list[Trace]
 ) -> tuple[str, RenderableType, dict[str, Any]]:
-    from doppler.viewer import load_chrome, render_timeline
+    from doppler.viewer import render_timeline
 
-    trace, labels = load_chrome(source)
+    trace, labels = read
     values = _run(trace, others)
     page = render_timeline([trace, *others], labels, Path(source).stem) if paged else ""
     return page, _summaries([trace, *others], labels), values
@@ -202,6 +217,7 @@ def _summaries(traces: list[Trace], source: Problem | Labels) -> RenderableType:
 
 
 def _placement(
+    placement: Placement,
     source: str,
     graph: str | None,
     cluster: str | None,
@@ -209,26 +225,24 @@ def _placement(
     paged: bool,
     others: list[Trace],
 ) -> tuple[str, RenderableType, dict[str, Any]]:
-    from doppler.placement import Placement
-
     if graph is None:
         if paged or timeline or cluster is not None:
             raise DopplerError(f"{source}: is a placement; give its graph too, with --graph")
-        placement = Placement.load(source)
         values = _facts(placement)
         return "", _summary(values), values
     if timeline or cluster is not None:
-        return _simulated(source, graph, cluster, timeline, paged, others)
+        return _simulated(placement, source, graph, cluster, timeline, paged, others)
     from doppler.viewer import render_graph
 
     loaded = read_graph(graph)
-    placement = read_placement(Path(source), loaded)
+    check_placement(placement, loaded, source)
     values = _facts(placement)
     page = render_graph(loaded, placement, title=_title(loaded, placement)) if paged else ""
     return page, _summary(values), values
 
 
 def _simulated(
+    placement: Placement,
     source: str,
     graph: str,
     cluster: str | None,
@@ -240,7 +254,7 @@ def _simulated(
     from doppler.viewer import render_graph, render_timeline
 
     problem = read_problem(graph, cluster)
-    placement = read_placement(Path(source), problem.graph)
+    check_placement(placement, problem.graph, source)
     result = simulate(problem, placement)
     names = [device.name for device in problem.cluster.devices]
     values = {**_facts(placement, names), "makespan_s": result.makespan}

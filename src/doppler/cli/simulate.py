@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from doppler.cli.inputs import check_output, read_placement, read_problem
-from doppler.cli.options import ClusterOption, GraphArgument, JsonOption, RuntimeOption, SeedOption
+from doppler.cli.options import (
+    ClusterOption,
+    GraphArgument,
+    JsonOption,
+    PlacementArgument,
+    RuntimeOption,
+    SeedOption,
+    TraceOption,
+)
 from doppler.cli.output import make_facts, make_title, print_json, print_text, progress
 
 EXAMPLES = (
@@ -20,20 +27,9 @@ EXAMPLES = (
 
 def simulate(
     graph: GraphArgument,
-    placement: Annotated[
-        Path,
-        typer.Argument(metavar="PLACEMENT", help="File from 'doppler place'.", show_default=False),
-    ],
+    placement: PlacementArgument,
     cluster: ClusterOption = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            "--trace",
-            metavar="OUT",
-            help="Write the run as JSON for Perfetto, Chrome and 'doppler show'.",
-            show_default=False,
-        ),
-    ] = None,
+    trace: TraceOption = None,
     runtime: RuntimeOption = "priority",
     jitter: Annotated[
         float,
@@ -47,7 +43,7 @@ def simulate(
     json: JsonOption = False,
 ) -> None:
     """Simulate a placement on a cluster."""
-    check_output(trace, graph, placement, cluster)
+    silent = check_output(trace, graph, placement, cluster, json=json)
     with progress("simulating"):
         problem = read_problem(graph, cluster)
         from doppler import simulator
@@ -81,7 +77,7 @@ def simulate(
     }
     if json:
         print_json(values)
-    else:
+    elif not silent:
         _print(values)
 
 

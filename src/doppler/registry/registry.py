@@ -435,6 +435,11 @@ def _described(version: Version, history: History) -> dict[str, Any]:
 
 def _copy(source: Path, target: Path) -> StoredFile:
     """Copy a file and flush it to disk; say what arrived."""
+    if source.exists() and not (source.is_file() or source.is_dir()):
+        raise RegistryError(
+            f"{source}: cannot be copied into the registry: a pipe is read once, and it was to "
+            "see what it holds; give a file"
+        )
     try:
         with source.open("rb") as stream, target.open("xb") as copy:
             shutil.copyfileobj(stream, copy)

@@ -39,12 +39,15 @@ def load_graph(path: str | os.PathLike[str]) -> Graph:
         If the file cannot be read, is of no known format, or breaks a rule of its format or of
         :class:`Graph`. One line: the file, the line number or key or op, and the rule.
     """
-    where = str(path)
-    text = read_text(path, "graph", GraphError)
+    return parse_graph(read_text(path, "graph", GraphError), str(path))
+
+
+def parse_graph(text: str, where: str) -> Graph:
+    """Make a graph of the text of a file; see :func:`load_graph`."""
     if not text.strip():
         raise GraphError(f"{where}: the file is empty; a graph file holds at least one op")
     # A file may have a name that is no text.
-    name = os.fsencode(Path(path).stem).decode(errors="replace")
+    name = os.fsencode(Path(where).stem).decode(errors="replace")
     if text.lstrip()[0] in "{[":
         document = parse_object(text, where)
         if doppler_json.recognizes(document):
