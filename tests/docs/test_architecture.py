@@ -68,11 +68,10 @@ def place(folder: Path) -> Callable[[], Any]:
 def train(folder: Path) -> Callable[[], Any]:
     from doppler.policy.network import DualPolicy
     from doppler.training.case import TrainingCase
-    from doppler.training.loop import Schedule
     from doppler.training.reinforce import ReinforceSettings, reinforce
 
     problem = doppler.Problem(doppler.workloads.ffnn(tiles=2), doppler.Cluster.uniform(2))
-    settings = ReinforceSettings(Schedule(updates=1), episodes=4)
+    settings = ReinforceSettings(updates=1, episodes=4)
     return lambda: reinforce(DualPolicy(), [TrainingCase("ffnn", problem)], settings)
 
 
