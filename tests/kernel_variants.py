@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 from numba.core.dispatcher import Dispatcher
+from random_problems import untied_graph
 
 from doppler import (
     Cluster,
     Device,
-    Graph,
     Placement,
     Problem,
     place,
@@ -47,15 +47,9 @@ def crowded() -> Problem:
     """Mixed devices, a shared channel, colocation groups and memory that can run out."""
     n_ops = 60
     rng = np.random.default_rng(0)
-    count = np.minimum(rng.integers(1, 4, n_ops), np.arange(n_ops))
-    dst = np.repeat(np.arange(n_ops), count)
-    src = (rng.random(dst.size) * dst).astype(int)
-    graph = Graph.build(
+    graph = untied_graph(
+        0,
         n_ops,
-        src,
-        dst,
-        flops=rng.uniform(1e12, 5e12, n_ops),
-        output_bytes=rng.uniform(0, 3e9, n_ops),
         param_bytes=rng.integers(0, 4, n_ops) * 1e9,
         colocation=np.where(rng.random(n_ops) < 0.2, rng.integers(0, 3, n_ops), -1),
     )

@@ -183,9 +183,7 @@ JSON = st.recursive(
 )
 
 
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.fixed_dictionaries(
         {"format": st.just("doppler-placement"), "version": st.just(1)},
@@ -208,9 +206,7 @@ def test_nothing_but_a_placement_error_leaves_the_loader(
     assert placement.devices.tolist() == data["devices"]
 
 
-@settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_damaged_file_is_refused_or_still_a_placement(
     tmp_path: Path, data: st.DataObject

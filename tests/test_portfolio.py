@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from policies import encode, problems, quick, random_policy, weighty_graph
+from policies import encode, random_policy
+from random_problems import problems, weighty_graph
 
 from doppler import Cluster, Graph, Placement, Problem, load_graph, portfolio, simulate, workloads
 from doppler.errors import MemoryLimitError, MissingPackageError, ParamsError, UnknownNameError
@@ -27,6 +28,9 @@ from doppler.policy.rollout import GREEDY, Roller
 from doppler.portfolio import BANDS, BATCH, STARTS, search, warm_up
 from doppler.search.anneal import MOVES, Annealer
 from doppler.search.judge import Judge
+
+quick = settings(max_examples=40)
+
 
 LAYERS = Path(__file__).parents[2] / "shared" / "graphs" / "layers"
 POLICY = random_policy(0)

@@ -302,7 +302,7 @@ def best_makespan(problem: Problem) -> float:
     return float(makespans.min())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(tiny())
 def test_no_placement_beats_the_lower_bound(problem: Problem) -> None:
     best = best_makespan(problem)

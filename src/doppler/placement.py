@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ VERSION = 1
 IntArray = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Placement:
     """A device for every op, and optionally a priority.
 
@@ -46,25 +46,26 @@ class Placement:
     """
 
     devices: IntArray
-    priority: IntArray | None = None
-    info: Mapping[str, Any] = field(default_factory=dict)
+    priority: IntArray | None
+    info: Mapping[str, Any]
 
-    def __post_init__(self) -> None:
-        devices = _integers(self.devices, "devices")
-        object.__setattr__(self, "devices", devices)
-        if not devices.size:
+    def __init__(
+        self,
+        devices: npt.ArrayLike,
+        priority: npt.ArrayLike | None = None,
+        info: Mapping[str, Any] | None = None,
+    ) -> None:
+        placed = _integers(devices, "devices")
+        if not placed.size:
             raise PlacementError("placement: the list of devices is empty")
-        if devices.min() < 0:
-            raise PlacementError(
-                f"placement: op {int(devices.argmin())} has device {devices.min()}"
-            )
-        if self.priority is not None:
-            priority = _integers(self.priority, "priority")
-            if priority.size != devices.size:
-                raise PlacementError(
-                    f"placement: {priority.size} priorities for {devices.size} devices"
-                )
-            object.__setattr__(self, "priority", priority)
+        if placed.min() < 0:
+            raise PlacementError(f"placement: op {int(placed.argmin())} has device {placed.min()}")
+        order = None if priority is None else _integers(priority, "priority")
+        if order is not None and order.size != placed.size:
+            raise PlacementError(f"placement: {order.size} priorities for {placed.size} devices")
+        object.__setattr__(self, "devices", placed)
+        object.__setattr__(self, "priority", order)
+        object.__setattr__(self, "info", {} if info is None else info)
 
     def validate(self, problem: Problem) -> None:
         """Check that the placement suits a problem, memory aside.

@@ -295,21 +295,21 @@ def refusal(text: str) -> str | None:
     return None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(FILES)
 def test_nothing_but_a_cluster_error_leaves_the_parser(data: dict[str, Any]) -> None:
     message = refusal(yaml.safe_dump(data))
     assert message is None or message.startswith("fuzz.yaml: ")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(max_size=60) | st.text(alphabet="[]{}:,-&*!|>'\"\n ab1?", max_size=60))
 def test_nothing_but_a_cluster_error_leaves_the_parser_of_any_text(text: str) -> None:
     with pytest.raises(ClusterError, match=r"^fuzz\.yaml: "):
         parse_cluster(text, "fuzz.yaml")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_damaged_file_is_refused_or_still_a_cluster(data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(TWO)))
@@ -426,7 +426,7 @@ SECONDS = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
 TIMES = st.dictionaries(CLASSES, SECONDS, max_size=4)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(TIMES, min_size=1, max_size=3))
 def test_measured_times_read_back_exactly(
     tmp_path_factory: pytest.TempPathFactory, tables: list[dict[str, float]]

@@ -19,6 +19,7 @@ from executable_graphs import (
 from faults import FaultyBackend
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from possible_traces import assert_possible
 from torch import Tensor
 
 import doppler
@@ -28,7 +29,6 @@ from doppler.engine import CpuBackend, Engine, execute
 from doppler.errors import DeviceMemoryError, EngineError, PlacementError, UnknownNameError
 from doppler.graph import OpSpec, TensorSpec, Tile
 from doppler.graph.execution import FUNCTIONS, assemble, make_tensors, run_sequential
-from traces import assert_possible
 
 
 @pytest.mark.parametrize("n_devices", [1, 2, 4])
@@ -46,7 +46,7 @@ def test_every_workload_equals_the_sequential_run(name: str, n_devices: int) -> 
             assert_possible(graph, placement, result.trace)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(executable_graphs(), st.data())
 def test_any_graph_equals_the_sequential_run(graph: Graph, data: st.DataObject) -> None:
     n_devices = data.draw(st.integers(1, 4))

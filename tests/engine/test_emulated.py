@@ -2,16 +2,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from emulated_problems import placed_problems
 from hypothesis import given, settings
+from possible_traces import assert_possible
+from random_problems import placed_problems
 
 from doppler import Cluster, Graph, Placement, Problem, execute, simulate
 from doppler.engine import EmulatedBackend, Engine, longest_idle
 from doppler.errors import DeviceMemoryError, EngineError, PlacementError
-from traces import assert_possible
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(placed_problems())
 def test_any_problem_runs_in_modeled_time(placed: tuple[Problem, Placement]) -> None:
     problem, placement = placed

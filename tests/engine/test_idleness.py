@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from emulated_problems import placed_problems
 from hypothesis import given, settings
+from random_problems import placed_problems
 
 from doppler import Graph, Placement, Problem, Trace, simulate
 from doppler.engine import longest_idle
@@ -57,7 +57,7 @@ def test_it_counts_from_when_the_first_of_the_ops_that_follow_was_ready() -> Non
     assert longest_idle(graph(4, (0, 2), (3, 1)), run) == 3.0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(placed_problems())
 def test_the_simulator_never_idles(placed: tuple[Problem, Placement]) -> None:
     problem, placement = placed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from policies import weighty_graph
+from random_problems import weighty_graph
 
 from doppler import Cluster, Graph, Problem, simulate
 from doppler.evaluation.zero_shot import zero_shot

@@ -5,20 +5,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from random_problems import dags
 
 from doppler import Graph
 from doppler.errors import GraphError
 from doppler.graph import Machine, OpSpec, TensorSpec, Tile
-
-
-@st.composite
-def dags(draw, max_ops=25):
-    """Ops in a random order, edges that follow it, some of them repeated."""
-    n_ops = draw(st.integers(1, max_ops))
-    order = draw(st.permutations(range(n_ops)))
-    pair = st.tuples(st.integers(0, n_ops - 1), st.integers(0, n_ops - 1))
-    pairs = draw(st.lists(pair, max_size=3 * n_ops))
-    return n_ops, [(order[min(p)], order[max(p)]) for p in pairs if p[0] != p[1]]
 
 
 def build(n_ops, edges, **extra):

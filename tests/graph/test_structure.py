@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from random_problems import random_graph
 
 from doppler.graph import Graph, workloads
 from doppler.graph.structure import Structure, structure
@@ -49,21 +50,14 @@ def check(graph: Graph, found: Structure) -> None:
 
 
 @st.composite
-def graphs(draw: st.DrawFn) -> Graph:
+def bare_graphs(draw: st.DrawFn) -> Graph:
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     n_ops = draw(st.integers(1, 40))
-    dst = np.repeat(np.arange(n_ops), rng.integers(0, 3, n_ops) * (np.arange(n_ops) > 0))
-    return Graph.build(
-        n_ops,
-        (rng.random(dst.size) * dst).astype(int),
-        dst,
-        flops=rng.integers(0, 3, n_ops) * 1e9,
-        kinds=[f"k{k}" for k in rng.integers(0, 3, n_ops)],
-    )
+    kinds = [f"k{k}" for k in rng.integers(0, 3, n_ops)]
+    return random_graph(rng, n_ops, kinds=kinds, meta_ops=None)
 
 
-@settings(deadline=None)
-@given(graphs())
+@given(bare_graphs())
 def test_without_names_a_meta_op_is_of_one_depth_and_its_ops_lie_apart(graph: Graph) -> None:
     found = structure(graph)
     check(graph, found)
@@ -73,8 +67,7 @@ def test_without_names_a_meta_op_is_of_one_depth_and_its_ops_lie_apart(graph: Gr
     assert structure(graph) is found
 
 
-@settings(deadline=None)
-@given(graphs(), st.randoms(use_true_random=False))
+@given(bare_graphs(), st.randoms(use_true_random=False))
 def test_classes_do_not_depend_on_the_numbers_of_the_ops(graph: Graph, random) -> None:
     number = np.arange(graph.n_ops)
     random.shuffle(number)

@@ -4,9 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
-from heuristic_problems import mixed_cluster, problems, random_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_problems import mixed_cluster, problems, random_graph
 
 from doppler import Cluster, Graph, Problem
 from doppler.heuristics.enumerative import enumerative, meta_op_stages
@@ -42,7 +42,7 @@ def communication(
     )
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32 - 1), n_devices=st.integers(1, 3))
 def test_no_assignment_of_a_stage_is_cheaper(seed: int, n_devices: int) -> None:
     rng = np.random.default_rng(seed)
@@ -68,7 +68,7 @@ def test_no_assignment_of_a_stage_is_cheaper(seed: int, n_devices: int) -> None:
         assert communication(problem, placed, earlier, shards) == pytest.approx(min(costs))
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(problem=problems())
 def test_stages_go_by_depth_and_hold_every_op_once(problem: Problem) -> None:
     depth = problem.graph.depth

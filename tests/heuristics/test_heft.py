@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from heuristic_problems import problems
 from hypothesis import given, settings
+from random_problems import problems
 
 from doppler import Cluster, Graph, Problem, simulate
 from doppler.heuristics.heft import heft, heft_schedule, upward_order
@@ -49,7 +49,7 @@ def plain_heft(problem: Problem) -> tuple[list[int], list[float]]:
     return devices, finish
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(problem=problems(memory=False))
 def test_is_heft_by_the_book(problem: Problem) -> None:
     plan = heft_schedule(problem)
@@ -60,7 +60,7 @@ def test_is_heft_by_the_book(problem: Problem) -> None:
     assert plan.start + own == pytest.approx(plan.finish, rel=1e-9)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(problem=problems(memory=False))
 def test_the_order_is_that_of_the_planned_starts(problem: Problem) -> None:
     plan = heft_schedule(problem)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from heuristic_problems import problems
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_problems import problems
 
 from doppler import Cluster, Graph, Placement, Problem, simulate
 from doppler.errors import MemoryLimitError
@@ -15,9 +15,7 @@ from doppler.methods import HEURISTICS
 
 NAMES = sorted(HEURISTICS)
 every = pytest.mark.parametrize("name", NAMES)
-quick = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
+quick = settings(max_examples=40)
 
 
 def check(problem: Problem, solution: Solution) -> None:

@@ -6,18 +6,16 @@ import sys
 
 import numpy as np
 import pytest
-from heuristic_problems import problems
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_problems import problems
 
 from doppler import Cluster, Graph, Problem, simulate, workloads
 from doppler.errors import MissingPackageError
 from doppler.heuristics.bands import band_net, cut_bands, make_vertices, relabel
 from doppler.heuristics.partition import Partitioner, available, candidates, partition
 
-quick = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
+quick = settings(max_examples=40)
 
 
 @quick

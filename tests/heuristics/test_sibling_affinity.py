@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from heuristic_problems import problems
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_problems import problems
 from reference_partial import PlainPartial
 
 from doppler import Cluster, Graph, Placement, Problem, simulate, workloads
@@ -15,9 +15,7 @@ from doppler.heuristics.sibling_affinity import hinted_schedule, sibling_affinit
 from doppler.methods import HEURISTICS
 from doppler.schedule.ranks import rank_of
 
-quick = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
+quick = settings(max_examples=60)
 
 
 @quick

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from heuristic_problems import problems
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_problems import problems
 
 from doppler import Cluster, Graph, Problem, simulate, workloads
 from doppler.graph.structure import structure
@@ -26,9 +26,7 @@ from doppler.heuristics.symmetric_maps import MOST_KINDS, make_layout, merged_ki
 from doppler.schedule.ranks import rank_of
 from doppler.simulator.kernel import make_workspace
 
-quick = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
+quick = settings(max_examples=40)
 
 
 @quick

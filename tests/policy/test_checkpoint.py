@@ -202,7 +202,7 @@ def loaded_or_told(path: Path) -> tuple[DualPolicy | None, str]:
     return None, message
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(
     key=st.sampled_from((*KEYS, "embedding", "layers", "hidden", "code")),
     value=json_values,
@@ -225,7 +225,7 @@ def test_headers_of_any_kind(tmp_path_factory: Any, key: str, value: Any, drop: 
         assert policy.sizes == SMALL
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_damaged_bytes(tmp_path_factory: Any, seed: int) -> None:
     path = tmp_path_factory.mktemp("fuzz") / "policy"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from policies import random_policy, weighty_graph
+from policies import random_policy
+from random_problems import weighty_graph
 
 from doppler import Cluster, Graph, Problem
 from doppler.policy.encoder import BidirectionalLayer, Encoder

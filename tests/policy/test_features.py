@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from policies import encode, problems, quick, random_hint, random_policy, weighty_graph
+from policies import encode, random_hint, random_policy
+from random_problems import problems, weighty_graph
 
 from doppler import Cluster, Device, Graph, Link, Problem
 from doppler.cluster.cluster import fully_connected
@@ -23,6 +24,8 @@ from doppler.policy.features import (
 )
 from doppler.policy.hint import Hint, make_hint
 from doppler.policy.rollout import SAMPLE, Record, Roller
+
+quick = settings(max_examples=40)
 
 
 def played(problem: Problem, count: int = 2, hint: Hint | None = None) -> Record:

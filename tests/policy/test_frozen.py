@@ -7,14 +7,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from policies import problems, quick, random_hint, random_policy, weighty_graph
+from policies import random_hint, random_policy
+from random_problems import problems, weighty_graph
 
 from doppler import Cluster, Problem
 from doppler.policy.frozen import Sizes
 from doppler.policy.network import DualPolicy, policy_inputs
 
 
-@settings(quick)
+@settings(max_examples=40)
 @given(
     problem=problems(),
     seed=st.integers(0, 9),

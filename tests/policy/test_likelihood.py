@@ -5,14 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from policies import encode, problems, quick, random_policy, topological_orders, weighty_graph
+from policies import encode, random_policy, topological_orders
+from random_problems import problems, weighty_graph
 
 from doppler import Cluster, Graph, Problem
 from doppler.policy.likelihood import entry_steps, log_probabilities, select_log_probabilities
 from doppler.policy.network import policy_inputs
 from doppler.policy.rollout import SAMPLE, Roller
+
+quick = settings(max_examples=40)
 
 
 def select_slowly(logits: torch.Tensor, graph: Graph, order: list[int]) -> torch.Tensor:

@@ -7,18 +7,10 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from policies import (
-    encode,
-    problems,
-    quick,
-    random_graph,
-    random_hint,
-    random_policy,
-    topological_orders,
-    weighty_graph,
-)
+from policies import encode, random_hint, random_policy, topological_orders
+from random_problems import problems, random_graph, weighty_graph
 
 from doppler import Cluster, Device, Graph, Placement, Problem, simulate
 from doppler.cluster.cluster import fully_connected
@@ -36,6 +28,8 @@ from doppler.policy.rollout import (
     score_devices,
 )
 from doppler.training.case import new_policy
+
+quick = settings(max_examples=40)
 
 
 def kernel_scores(weights: Weights, record: Record) -> np.ndarray:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from policies import encode, quick, random_hint, random_policy, weighty_graph
+from policies import encode, random_hint, random_policy
+from random_problems import weighty_graph
 
 from doppler import Cluster, Device, Problem, workloads
 from doppler.cluster.cluster import fully_connected
@@ -19,6 +20,8 @@ from doppler.policy.shortlist import (
     reset,
     shorten,
 )
+
+quick = settings(max_examples=40)
 
 
 def listed(n_devices: int, **given_: object) -> list[int]:

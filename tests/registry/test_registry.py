@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from doppler.errors import RegistryError
@@ -120,7 +120,7 @@ def test_rollback_without_any_champion(registry, add) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["promote", "rollback", "reject"]), st.integers(1, 4))))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 def test_any_decisions_leave_the_champion_that_a_stack_would(tmp_path_factory, steps) -> None:
     directory = tmp_path_factory.mktemp("registry")
     registry = Registry(directory / "registry")

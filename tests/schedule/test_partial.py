@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from heuristic_problems import mixed_cluster, problems, random_graph
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_problems import mixed_cluster, problems, random_graph
 from reference_partial import PlainPartial
 
 from doppler import Cluster, Graph, Link, Problem
 from doppler.schedule.affinity import forced_communication
 from doppler.schedule.partial import earliest_starts, empty, gather, make_partial, place
 
-quick = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
+quick = settings(max_examples=60)
 
 
 def affinity_of(problem: Problem, placed: np.ndarray, op: int) -> np.ndarray:

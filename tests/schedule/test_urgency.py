@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from heuristic_problems import problems
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from policies import weighty_graph
-from random_placements import random_placement
+from random_problems import problems, random_placement, weighty_graph
 
 from doppler import Cluster, Graph, Problem
 from doppler.schedule.urgency import STEPS, urgencies, urgent_first
 
-quick = settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
+quick = settings(max_examples=100)
 
 
 def plain_levels(problem: Problem, devices: np.ndarray) -> np.ndarray:

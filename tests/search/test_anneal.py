@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from heuristic_problems import mixed_cluster, problems, random_graph
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_placements import random_placement
+from random_problems import mixed_cluster, problems, random_graph, random_placement
 
 from doppler import Cluster, Device, Graph, Placement, Problem, simulate, workloads
 from doppler.cluster.cluster import fully_connected
@@ -35,9 +34,7 @@ from doppler.search.anneal import (
 from doppler.search.draws import Draws, draw
 from doppler.simulator.kernel import make_workspace, run_drawn
 
-quick = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
+quick = settings(max_examples=40)
 both = pytest.mark.parametrize("runtime", ["priority", "fifo"])
 ORDERS = (FIRST_READY, RANKED, URGENT)
 # Every kind of move alone, and all of them together.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from heuristic_problems import mixed_cluster, random_graph
+from random_problems import mixed_cluster, random_graph
 
 from doppler import Cluster, Graph, Problem
 from doppler.search.draws import TRANSFER_FACTORS, draw

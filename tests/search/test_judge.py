@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from heuristic_problems import mixed_cluster, problems, random_graph
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from policies import weighty_graph
-from random_placements import random_placement
+from random_problems import mixed_cluster, problems, random_graph, random_placement, weighty_graph
 
 from doppler import Cluster, Device, Graph, Placement, Problem, simulate
 from doppler.cluster.cluster import fully_connected
 from doppler.search.judge import Judge
 from doppler.simulator.kernel import make_workspace, run_drawn
 
-quick = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
+quick = settings(max_examples=60)
 FIFO = np.empty(0, np.int32)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from heuristic_problems import problems
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
+from random_problems import problems
 
 from doppler import Cluster, Graph, Problem, simulate
 from doppler.errors import MemoryLimitError
@@ -12,9 +12,7 @@ from doppler.heuristics.critical_path import critical_path
 from doppler.search.local_search import local_search
 
 
-@settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
+@settings(max_examples=20)
 @given(problem=problems())
 def test_it_is_never_worse_than_where_it_starts(problem: Problem) -> None:
     try:

@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from heuristic_problems import problems, random_graph
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
-from random_placements import random_placement
+from random_problems import problems, random_graph, random_placement
 
 from doppler import Cluster, Graph, Placement, Problem, workloads
 from doppler.graph.structure import structure
@@ -31,9 +30,7 @@ from doppler.search.moves import (
     undo,
 )
 
-quick = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
+quick = settings(max_examples=60)
 
 
 @njit
@@ -277,7 +274,7 @@ def test_in_a_window_two_devices_or_two_nodes_change_their_work() -> None:
 
 
 @given(n_ops=st.integers(1, 12), data=st.data())
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 def test_an_op_changes_its_rank(n_ops: int, data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(n_ops)))
     source = data.draw(st.integers(0, n_ops - 1))

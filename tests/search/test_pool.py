@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from heuristic_problems import problems
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from policies import weighty_graph
-from random_placements import random_placement
+from random_problems import problems, random_placement, weighty_graph
 
 from doppler import Cluster, Graph, Placement, Problem, simulate
 from doppler.errors import MemoryLimitError
 from doppler.search import pool as pools
 from doppler.search.pool import ALIKE, KEPT, Pool
 
-quick = settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
+quick = settings(max_examples=30)
 both = pytest.mark.parametrize("runtime", ["priority", "fifo"])
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from heuristic_problems import mixed_cluster, problems, random_graph
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_placements import random_placement
+from random_problems import mixed_cluster, problems, random_graph, random_placement
 from reference_partial import PlainPartial
 
 from doppler import Cluster, Graph, Placement, Problem, simulate
@@ -24,9 +23,7 @@ from doppler.search.recreate import (
     sort_by_start,
 )
 
-quick = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
+quick = settings(max_examples=60)
 WEIGHTS = ListWeights(1.0, 0.7, 1.3, 0.0, 0.0)
 
 

@@ -14,7 +14,7 @@ from doppler.simulator.kernel import SPREAD, Workspace, make_workspace, run, run
 
 Placed = tuple[Problem, Placement]
 NONE = np.empty(0)
-exhaustive = settings(max_examples=200, deadline=None, derandomize=True)
+exhaustive = settings(max_examples=200)
 
 
 def workspace(problem: Problem) -> Workspace:

@@ -31,7 +31,7 @@ def transfers(result: Result) -> list[tuple[int, int, int, int, float, float]]:
     )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(placed_problems())
 def test_equals_the_plain_simulator_exactly(placed: Placed) -> None:
     problem, placement = placed
@@ -52,7 +52,7 @@ def test_equals_the_plain_simulator_exactly(placed: Placed) -> None:
     assert result.peak_memory.tolist() == peak_memory_slowly(problem, placement, run)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(placed_problems())
 def test_invariants(placed: Placed) -> None:
     problem, placement = placed
@@ -98,7 +98,7 @@ def test_invariants(placed: Placed) -> None:
             free = end[op]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(placed_problems())
 def test_jitter_is_seeded_and_changes_no_placement(placed: Placed) -> None:
     problem, placement = placed

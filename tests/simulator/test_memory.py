@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from heuristic_problems import problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_placements import random_placement
+from random_problems import problems, random_placement
 
 from doppler import Cluster, Graph, Placement, Problem, simulate
 from doppler.simulator.memory import surely_fits
@@ -17,7 +16,7 @@ def surely(problem: Problem, devices: np.ndarray) -> bool:
     return surely_fits(problem.arrays, devices.copy(), np.empty(count), np.empty(count, np.uint32))
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(problem=problems(), seed=st.integers(0, 1000))
 def test_what_surely_fits_fits_in_any_order(problem: Problem, seed: int) -> None:
     placement = random_placement(problem, seed)

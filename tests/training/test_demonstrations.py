@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_problems import any_problem
 from safetensors.numpy import save_file
-from training_cases import hard_problem, small_case, small_policy, taught
+from training_cases import small_case, small_policy, taught
 
 from doppler import Placement, Problem, simulate
 from doppler.errors import CheckpointError, ParamsError
@@ -28,12 +29,12 @@ def equal(a: Demonstrations, b: Demonstrations) -> bool:
 
 
 @pytest.mark.parametrize("teacher", sorted(TEACHERS))
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_traces_are_episodes_that_the_policies_can_follow(
     tmp_path_factory: pytest.TempPathFactory, teacher: str, seed: int
 ) -> None:
-    problem = hard_problem(seed)
+    problem = any_problem(seed)
     traces = taught(problem, teacher, 2, seed)
     path = save_demonstrations(traces, tmp_path_factory.mktemp("traces") / "case.safetensors")
     assert equal(load_demonstrations(path, problem), traces)
@@ -48,7 +49,7 @@ def test_traces_are_episodes_that_the_policies_can_follow(
         devices, priority = np.empty_like(choice), np.empty_like(order)
         devices[order], priority[order] = choice, np.arange(len(order))
         placement = Placement(devices, priority)
-        assert simulate(problem, placement).makespan > 0
+        assert np.isfinite(simulate(problem, placement).makespan)
 
 
 @pytest.mark.parametrize("teacher", sorted(TEACHERS))

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from training_cases import hard_problem, mixed_cases, small_case, small_policy
+from random_problems import any_problem
+from training_cases import mixed_cases, small_case, small_policy
 
 from doppler.policy.likelihood import LogProbabilities, log_probabilities
 from doppler.policy.network import DualPolicy
@@ -73,7 +74,7 @@ def chunk_of(monkeypatch: pytest.MonkeyPatch, policy: DualPolicy, case: Training
     monkeypatch.setattr(module, "CHUNK_FLOATS", n * floats)
 
 
-CASES = [*mixed_cases(), *(TrainingCase("hard", hard_problem(s), 1) for s in (1, 2, 3, 4, 5))]
+CASES = [*mixed_cases(), *(TrainingCase("hard", any_problem(s), 1) for s in (1, 2, 3, 4, 5))]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

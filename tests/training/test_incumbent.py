@@ -6,7 +6,8 @@ import json
 
 import numpy as np
 import pytest
-from training_cases import cluster_of, graph_of, small_case, small_policy
+from random_problems import equal_cluster, untied_graph
+from training_cases import small_case, small_policy
 
 from doppler import Placement, Problem, simulate
 from doppler.policy.rollout import SAMPLE, Episodes
@@ -35,8 +36,8 @@ def test_the_best_of_all_batches_and_its_episode() -> None:
 
 
 def test_what_overflows_memory_is_no_incumbent() -> None:
-    graph = graph_of(0, 10, param_bytes=np.full(10, 1e9))
-    roomy = TrainingCase("case", Problem(graph, cluster_of(2)))
+    graph = untied_graph(0, 10, param_bytes=np.full(10, 1e9))
+    roomy = TrainingCase("case", Problem(graph, equal_cluster(2)))
     batch = played(roomy, range(8))
     incumbents = Incumbents()
     incumbents.offer("case", Episodes(batch.record, batch.makespans, np.ones(8), batch.noisy))

@@ -9,16 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from training_cases import (
-    Rows,
-    blank_policy,
-    cluster_of,
-    hard_problem,
-    mixed_cases,
-    small_case,
-    small_policy,
-    weights_of,
-)
+from random_problems import any_problem, equal_cluster
+from training_cases import Rows, blank_policy, mixed_cases, small_case, small_policy, weights_of
 
 from doppler import Graph, Problem, simulate, simulate_many
 from doppler.policy.frozen import SCORE_SCALE
@@ -59,7 +51,7 @@ def run(
 def tiny_case() -> TrainingCase:
     """Five orders times 16 placements: all episodes can be listed."""
     graph = Graph.from_arrays([0, 1, 1], [2, 2, 3], [1.0, 2.5, 1.7, 3.1], [0.6, 1.1, 0.0, 0.0])
-    return TrainingCase("tiny", Problem(graph, cluster_of(2)), 1)
+    return TrainingCase("tiny", Problem(graph, equal_cluster(2)), 1)
 
 
 def all_episodes(case: TrainingCase) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -210,7 +202,7 @@ def test_the_same_seed_repeats_and_another_does_not() -> None:
 def test_entropy_keeps_choices_even() -> None:
     """Where all devices are the same to an op, only the entropy's weight pulls."""
     graph = Graph.from_arrays([0, 1], [1, 2], [1.0] * 3, [0.0] * 3)
-    case = TrainingCase("chain", Problem(graph, cluster_of(2)), 1)
+    case = TrainingCase("chain", Problem(graph, equal_cluster(2)), 1)
     policy = small_policy()
     with torch.no_grad():
         policy.direct.weight.fill_(2.0 / SCORE_SCALE)
@@ -240,7 +232,7 @@ def test_one_op_on_several_devices() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_hard_problems_leave_finite_weights_and_valid_incumbents(seed: int) -> None:
-    case, policy = TrainingCase("hard", hard_problem(seed), 1), small_policy()
+    case, policy = TrainingCase("hard", any_problem(seed), 1), small_policy()
     rows, incumbents = run(policy, [case], 4, entropy=0.01)
     assert all(np.isfinite(list(row.values())).all() for _, row in rows.rows)
     assert all(bool(torch.isfinite(each).all()) for each in policy.parameters())
@@ -259,7 +251,7 @@ def packing_case() -> TrainingCase:
         output_bytes=[0.0] * 4,
         param_bytes=[6e9, 6e9, 4e9, 4e9],
     )
-    return TrainingCase("packing", Problem(graph, cluster_of(2, memory=10e9)), 1)
+    return TrainingCase("packing", Problem(graph, equal_cluster(2, memory=10e9)), 1)
 
 
 def test_overflow_is_unlearned_and_never_kept() -> None:
@@ -280,7 +272,7 @@ def test_what_can_never_fit_has_no_incumbent() -> None:
     graph = Graph.build(
         3, [], [], flops=[1e12] * 3, output_bytes=[0.0] * 3, param_bytes=[6e9, 6e9, 6e9]
     )
-    case = TrainingCase("full", Problem(graph, cluster_of(2, memory=10e9)), 1)
+    case = TrainingCase("full", Problem(graph, equal_cluster(2, memory=10e9)), 1)
     rows, incumbents = run(small_policy(), [case], 3)
     assert not incumbents.best
     assert incumbents.episodes == {"full": 24}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_problems import graphs
 
 from doppler import Graph, Trace
 from doppler.errors import DopplerError
@@ -27,16 +28,8 @@ from doppler.viewer.units import (
 )
 
 
-@st.composite
-def graphs(draw: st.DrawFn) -> Graph:
-    n = draw(st.integers(1, 40))
-    pairs = st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).filter(lambda p: p[0] < p[1])
-    edges = draw(st.lists(pairs, max_size=80)) if n > 1 else []
-    return Graph.build(n, [a for a, _ in edges], [b for _, b in edges])
-
-
-@given(graphs())
-@settings(max_examples=60, deadline=None)
+@given(graphs(max_ops=40))
+@settings(max_examples=60)
 def test_layout_goes_forward_and_never_overlaps(graph):
     x, y = layered_layout(graph)
     assert (x[graph.dst] > x[graph.src]).all()
@@ -76,7 +69,7 @@ def sent(starts: list[float], ends: list[float]) -> Trace:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 0.3)), max_size=40))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_rows_of_a_link_never_overlap(spans):
     trace = sent([s for s, _ in spans], [s + d for s, d in spans])
     for lane in link_lanes(trace, max_rows=None):

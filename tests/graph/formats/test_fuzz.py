@@ -22,12 +22,7 @@ TEXTS = {
     "text": TEXT,
 }
 
-fuzz = settings(
-    max_examples=400,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+fuzz = settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 odd = st.one_of(
     st.none(),

@@ -24,7 +24,7 @@ def test_the_shards_together_compute_the_network(tiles: object) -> None:
 
 
 @given(st.fixed_dictionaries({name: st.integers(1, size) for name, size in SIZES.items()}))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_every_tiling_computes_the_network(tiles: dict[str, int]) -> None:
     tensors, result = run(ffnn(**SIZES, tiles=tiles))
     torch.testing.assert_close(result, reference(tensors))

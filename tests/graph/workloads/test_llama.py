@@ -91,7 +91,7 @@ def test_the_shards_together_compute_the_layer(tiles: object) -> None:
 
 
 @given(st.fixed_dictionaries({n: st.integers(1, min(s, 5)) for n, s in DIMENSIONS.items()}))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_every_tiling_computes_the_layer(tiles: dict[str, int]) -> None:
     graph = llama_layer(**SIZES, intermediate=10, tiles=tiles)
     tensors, result = run(graph)

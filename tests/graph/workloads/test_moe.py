@@ -47,7 +47,7 @@ def test_the_shards_together_compute_the_layer(tiles: object, factor: float) -> 
 
 
 @given(st.fixed_dictionaries({n: st.integers(1, s) for n, s in DIMENSIONS.items()}))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_every_tiling_computes_the_layer(tiles: dict[str, int]) -> None:
     tensors, result = run(moe_layer(**SIZES, tiles=tiles), seed=1)
     torch.testing.assert_close(result, reference(tensors))

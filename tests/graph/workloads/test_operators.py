@@ -68,7 +68,7 @@ def test_to_run_it_is_refused(name: str) -> None:
     degree=st.integers(1, 4),
     seed=st.integers(0, 5),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_random_layers_go_down_layer_by_layer(
     layers: int, width: int, degree: int, seed: int
 ) -> None:

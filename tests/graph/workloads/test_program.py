@@ -112,7 +112,7 @@ COUNTS = st.fixed_dictionaries({name: st.integers(1, size) for name, size in SIZ
 
 
 @given(COUNTS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_views_of_inputs_and_results_compute_the_same_in_every_tiling(
     tiles: dict[str, int],
 ) -> None:
@@ -130,7 +130,7 @@ def test_views_of_inputs_and_results_compute_the_same_in_every_tiling(
 
 
 @given(COUNTS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_an_operand_may_have_its_axes_in_another_order(tiles: dict[str, int]) -> None:
     p = program()
     x, y = p.input("x", ("i", "j")), p.input("y", ("k", "i"))

@@ -43,7 +43,7 @@ def cells_of(tile: Tile) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("name", sorted(SHARDED))
 @given(tiles=st.integers(1, 4))
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 def test_the_flops_of_einsums_do_not_depend_on_the_tiling(name: str, tiles: int) -> None:
     whole, sharded = make(name, **SMALL[name], tiles=1), make(name, **SMALL[name], tiles=tiles)
     assert flops(sharded, "einsum") == flops(whole, "einsum")
