@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
+import json
 import re
 import shlex
 import sys
@@ -56,8 +57,9 @@ SCRIPTS = ROOT / "benchmarks"
 # The case of the picture, if its winner's timeline is there.
 PICTURED = ("llama_layer", "p100x4")
 # A number, and the expression that gives it. Names are of Doppler, of the scripts in
-# ``benchmarks``, of ``params.yaml`` as ``params``, or ``default(function, parameter)``.
-QUOTE = re.compile(r"(\d[\d.,e-]*%?)<!-- = ([^\n]+?) -->")
+# ``benchmarks``, of ``params.yaml`` as ``params``, ``default(function, parameter)``, and
+# ``report(name)`` for what is in ``reports/NAME.json``.
+QUOTE = re.compile(r"([-+]?\d[\d.,e-]*%?)<!-- = ([^\n]+?) -->")
 NAME = re.compile(r"\b(?:doppler|benchmarks)(?:\.\w+)+")
 
 
@@ -281,7 +283,7 @@ def with_quotes(text: str, where: str) -> str:
 
 
 def _value(expression: str) -> float:
-    names: dict[str, Any] = {"default": _default, "len": len, "sum": sum}
+    names: dict[str, Any] = {"default": _default, "report": _report, "len": len, "sum": sum}
     names["params"] = yaml.safe_load((ROOT / "params.yaml").read_text())
 
     def known(found: re.Match[str]) -> str:
@@ -296,14 +298,19 @@ def _default(function: Callable[..., Any], parameter: str) -> Any:
     return inspect.signature(function).parameters[parameter].default
 
 
+def _report(name: str) -> Any:
+    return json.loads(read_text(ROOT / f"reports/{name}.json", "report", DopplerError))
+
+
 def _as_before(shown: str, value: float) -> str:
     """Write a value as it was written: a percentage, a power of ten, or a plain number."""
+    sign = "+" if shown[0] in "+-" else ""
     if shown.endswith("%"):
-        return f"{100 * value:.{len(shown.rstrip('%').partition('.')[2])}f}%"
+        return f"{100 * value:{sign}.{len(shown.rstrip('%').partition('.')[2])}f}%"
     if "e" in shown:
         mantissa, _, exponent = f"{value:.0e}".partition("e")
         return f"{mantissa}e{int(exponent)}"
-    return f"{value:,.10g}"
+    return f"{value:{sign},.10g}"
 
 
 def named(name: str) -> Any:

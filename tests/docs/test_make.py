@@ -117,6 +117,7 @@ def test_a_number_keeps_its_form(make: ModuleType) -> None:
         ("1%", names[0], "50%"),
         ("1.5%", names[0], "50.0%"),
         ("1e-4", names[0], "5e-1"),
+        ("-1%", names[0], "+50%"),
         ("7", names[1], "60,000"),
         ("7", f"{names[1]} / 1000", "60"),
         ("7", 'params["reinforce"]["jitter"]', "0.1"),
