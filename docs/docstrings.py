@@ -28,7 +28,10 @@ class Docstrings(griffe.Extension):
 
 
 def _comment_above(obj: griffe.Object) -> str:
-    lines = obj.lines_collection[obj.filepath]
+    path = obj.filepath
+    if isinstance(path, list):
+        return ""  # A namespace package has no file of its own.
+    lines = obj.lines_collection[path]
     first = last = (obj.lineno or 1) - 1
     while first and lines[first - 1].lstrip().startswith("#"):
         first -= 1

@@ -321,7 +321,8 @@ def named(name: str) -> Any:
     AttributeError
         If there is no such thing.
     """
-    path, rest = name, []
+    path = name
+    rest: list[str] = []
     if path.startswith(f"{SCRIPTS.name}."):
         path = path.removeprefix(f"{SCRIPTS.name}.")
         if str(SCRIPTS) not in sys.path:

@@ -17,7 +17,7 @@ pytest.importorskip("mkdocs")
 
 
 def build(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
-    command = ["mkdocs", "build", "--strict", "-f", config, "-d", site]
+    command = ["mkdocs", "build", "--strict", "-f", str(config), "-d", str(site)]
     return subprocess.run(
         [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
     )
