@@ -156,7 +156,7 @@ class Placement:
             )
         parts = check(_File, document, where, PlacementError)
         try:
-            return cls(parts.devices, parts.priority, parts.info)  # type: ignore[arg-type]
+            return cls(parts.devices, parts.priority, parts.info)
         except PlacementError as error:
             raise PlacementError(f"{where}: {error}") from None
 

@@ -83,6 +83,11 @@ def test_commands_read_what_can_be_read_once(cli, layer, placement, once, tmp_pa
     assert cli("convert", once(layer), out, "--json").json()["ops"] == 4
 
 
+def test_a_policy_from_a_pipe(cli, layer, policy, piped) -> None:
+    done = cli("place", layer, "-c", "uniform:2", "--policy", piped(policy), "-b", "0", "--json")
+    assert done.json()["ops"] == 4
+
+
 def test_stdin_cannot_be_two_things(cli, layer, given) -> None:
     refusal = cli("simulate", given(layer), "-", "--cluster", "uniform:2").refusal()
     assert "/dev/stdin: is empty" in refusal

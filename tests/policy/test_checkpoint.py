@@ -54,12 +54,14 @@ def test_the_header_keeps_what_it_is_told(saved: Path) -> None:
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"nothing: no such policy file; give its path, or"):
+    with pytest.raises(
+        CheckpointError, match=r"nothing: no such policy file; give the path of a policy, or"
+    ):
         load_policy(tmp_path / "nothing")
 
 
 def test_directory(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="is a directory; give the path of a policy file"):
+    with pytest.raises(CheckpointError, match="is a directory, not a policy file; give"):
         load_policy(tmp_path)
 
 
@@ -67,7 +69,7 @@ def test_directory(tmp_path: Path) -> None:
 def test_other_files(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match="file: corrupt, or not a safetensors file"):
+    with pytest.raises(CheckpointError, match="file: corrupt, or not a policy file"):
         load_policy(path)
 
 
@@ -75,7 +77,7 @@ def test_other_files(tmp_path: Path, content: bytes) -> None:
 def test_truncated(saved: Path, share: float) -> None:
     content = saved.read_bytes()
     saved.write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(CheckpointError, match="corrupt, or not a safetensors file"):
+    with pytest.raises(CheckpointError, match="corrupt, or not a policy file"):
         load_policy(saved)
 
 
@@ -86,7 +88,7 @@ def test_truncated(saved: Path, share: float) -> None:
 def test_foreign_safetensors(tmp_path: Path, metadata: dict[str, str] | None) -> None:
     path = tmp_path / "foreign"
     save_file({"weight": torch.zeros(2)}, path, metadata)
-    with pytest.raises(CheckpointError, match="a safetensors file, but not a Doppler policy"):
+    with pytest.raises(CheckpointError, match="a safetensors file, but not a policy of Doppler"):
         load_policy(path)
 
 

@@ -125,13 +125,13 @@ def with_header(header: object) -> Callable[[Path], None]:
     [
         (not_safetensors, "corrupt, or not a trace file"),
         (cut_short, "corrupt, or not a trace file"),
-        (a_directory, "corrupt, or not a trace file"),
-        (a_policy, "a safetensors file, but not of traces"),
+        (a_directory, "is a directory, not a trace file"),
+        (a_policy, "a safetensors file, but not a trace of Doppler"),
         (nothing, "no such trace file; run the traces stage"),
-        (with_header([]), "a safetensors file, but not of traces"),
+        (with_header([]), "a safetensors file, but not a trace of Doppler"),
         (
             with_header({"format": "doppler-traces", "version": 0}),
-            "traces of version 0, this Doppler reads 2; record them again",
+            "trace version 0, this Doppler reads 2; run the traces stage",
         ),
         (
             with_header({"format": "doppler-traces", "version": 2, "fingerprint": "another"}),

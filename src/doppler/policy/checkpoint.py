@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from doppler.errors import CheckpointError, UnknownNameError
-from doppler.files import write_atomic
 from doppler.policy.features import DEVICE_FEATURES, NODE_FEATURES, FeatureSet
 from doppler.policy.frozen import FrozenPolicy, Sizes
+from doppler.tensors import Arrays, read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from doppler.policy.network import DualPolicy
@@ -50,7 +47,7 @@ def save_policy(
         "device_features": list(DEVICE_FEATURES),
         "info": dict(info or {}),
     }
-    return write_atomic(path, save(dict(frozen.weights), {"doppler": json.dumps(header)}))
+    return write_tensors(path, frozen.weights, header)
 
 
 def load_policy(path: str | Path) -> DualPolicy:
@@ -71,7 +68,7 @@ def load_frozen(path: str | Path) -> FrozenPolicy:
         set than this Doppler computes.
     """
     source = policy_path(path)
-    header = read_header(source)
+    header, weights = _read(source)
     for key, known in (("node_features", NODE_FEATURES), ("device_features", DEVICE_FEATURES)):
         if header.get(key) != list(known):
             raise CheckpointError(
@@ -81,12 +78,8 @@ def load_frozen(path: str | Path) -> FrozenPolicy:
     sizes = _sizes(header, source)
     try:
         features = FeatureSet.named(str(header.get("feature_set")))
-        with safe_open(source, framework="numpy") as file:
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except UnknownNameError as error:
         raise CheckpointError(f"{source}: {error}") from None
-    except (SafetensorError, TypeError) as error:
-        raise CheckpointError(f"{source}: its weights cannot be read ({error})") from None
     found = {name: f"{array.dtype} {list(array.shape)}" for name, array in weights.items()}
     wanted = {name: f"float32 {list(shape)}" for name, shape in sizes.shapes().items()}
     for name in sorted(wanted.keys() | found.keys()):
@@ -101,34 +94,19 @@ def load_frozen(path: str | Path) -> FrozenPolicy:
 
 
 def read_header(path: str | Path) -> dict[str, Any]:
-    """Read what a policy file says of itself, without its weights.
+    """Read what a policy file says of itself.
 
     Raises
     ------
     CheckpointError
-        As :func:`load_frozen`.
+        As :func:`load_frozen`, weights aside.
     """
-    source = policy_path(path)
-    if not source.exists():
-        raise CheckpointError(f"{source}: no such policy file; give its path, or {PRETRAINED!r}")
-    if source.is_dir():
-        raise CheckpointError(f"{source}: is a directory; give the path of a policy file")
-    try:
-        with safe_open(source, framework="numpy") as file:
-            text = (file.metadata() or {}).get("doppler", "")
-    except (SafetensorError, OSError, ValueError, OverflowError):
-        raise CheckpointError(f"{source}: corrupt, or not a safetensors file") from None
-    try:
-        header = json.loads(text)
-    except (ValueError, RecursionError):
-        header = None
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise CheckpointError(f"{source}: a safetensors file, but not a Doppler policy")
-    if header.get("version") != VERSION:
-        raise CheckpointError(
-            f"{source}: policy version {header.get('version')!r}, this Doppler reads {VERSION}"
-        )
-    return header
+    return _read(policy_path(path))[0]
+
+
+def _read(source: Path) -> tuple[dict[str, Any], Arrays]:
+    fix = f"give the path of a policy, or {PRETRAINED!r}"
+    return read_tensors(source, "policy", FORMAT, VERSION, fix=fix)
 
 
 def _sizes(header: Mapping[str, Any], source: Path) -> Sizes:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from doppler.errors import CheckpointError
-from doppler.files import write_atomic
 from doppler.policy.hint import Hint, make_hint
 from doppler.problem import Problem
+from doppler.tensors import read_tensors, write_tensors
 
 FORMAT = "doppler-traces"
 VERSION = 2
@@ -58,18 +55,13 @@ class Demonstrations(NamedTuple):
         return [make_hint(problem, devices) for devices in self.hints]
 
 
+_ARRAYS = ("order", "choice", "tied", "hint", "hints", "seconds")
+
+
 def save_demonstrations(traces: Demonstrations, path: str | Path) -> Path:
     """Write traces as safetensors, whole or not at all."""
     header = {"format": FORMAT, "version": VERSION, "fingerprint": traces.fingerprint}
-    arrays = {
-        "order": np.ascontiguousarray(traces.order),
-        "choice": np.ascontiguousarray(traces.choice),
-        "tied": np.ascontiguousarray(traces.tied),
-        "hint": np.ascontiguousarray(traces.hint),
-        "hints": np.ascontiguousarray(traces.hints),
-        "seconds": np.ascontiguousarray(traces.seconds),
-    }
-    return write_atomic(path, save(arrays, {"doppler": json.dumps(header)}))
+    return write_tensors(path, {name: getattr(traces, name) for name in _ARRAYS}, header)
 
 
 def load_demonstrations(path: str | Path, problem: Problem) -> Demonstrations:
@@ -80,29 +72,15 @@ def load_demonstrations(path: str | Path, problem: Problem) -> Demonstrations:
     CheckpointError
         If the file is missing, corrupt, not of traces, or of another problem.
     """
-    try:
-        with safe_open(path, framework="np") as file:
-            header = json.loads((file.metadata() or {}).get("doppler", "{}"))
-            names = ("order", "choice", "tied", "hint", "hints", "seconds")
-            arrays = {name: file.get_tensor(name) for name in names if name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such trace file; run the traces stage") from None
-    except (SafetensorError, OSError, ValueError, OverflowError, RecursionError):
-        raise CheckpointError(f"{path}: corrupt, or not a trace file") from None
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise CheckpointError(f"{path}: a safetensors file, but not of traces")
-    if header.get("version") != VERSION:
-        raise CheckpointError(
-            f"{path}: traces of version {header.get('version')!r}, this Doppler reads {VERSION}; "
-            "record them again"
-        )
+    header, tensors = read_tensors(path, "trace", FORMAT, VERSION, fix="run the traces stage")
     if header.get("fingerprint") != problem.fingerprint:
         raise CheckpointError(
             f"{path}: recorded on another problem than {problem.graph.name!r} on "
             f"{problem.cluster.name!r}; record it again"
         )
-    if len(arrays) < len(names):
+    if not tensors.keys() >= set(_ARRAYS):
         raise CheckpointError(f"{path}: lacks an array; record the traces again")
+    arrays = {name: tensors[name] for name in _ARRAYS}
     traces = Demonstrations(**arrays, fingerprint=header["fingerprint"])
     fault = _fault(traces, problem)
     if fault:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -10,14 +9,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from doppler.errors import CheckpointError
-from doppler.files import write_atomic
 from doppler.policy.network import DualPolicy
 from doppler.settings import Count, Positive, Settings
+from doppler.tensors import read_tensors, write_tensors
 from doppler.torch_threads import one_torch_thread
 from doppler.training.incumbent import Incumbents
 
@@ -202,27 +199,15 @@ class Loop:
             "best_score": self._best_score if self._best else None,
             "incumbents": self.incumbents.header(),
         }
-        content = save(
-            {k: v.contiguous() for k, v in tensors.items()}, {"doppler": json.dumps(header)}
-        )
-        write_atomic(self.state, content)
+        write_tensors(self.state, {k: v.numpy() for k, v in tensors.items()}, header)
 
     def _restore(self) -> int:
         """Take up the checkpoint of this run, if there is one; return the updates done."""
         if self.state is None or not self.state.exists():
             return 0
-        try:
-            with safe_open(self.state, framework="pt") as file:
-                header = json.loads((file.metadata() or {}).get("doppler", "{}"))
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError, ValueError, OverflowError, RecursionError):
-            raise CheckpointError(
-                f"{self.state}: corrupt, or not a training checkpoint; remove it to start anew"
-            ) from None
-        if not isinstance(header, dict) or header.get("format") != FORMAT:
-            raise CheckpointError(
-                f"{self.state}: not a training checkpoint; remove it to start anew"
-            )
+        fix = "remove it to start anew"
+        header, arrays = read_tensors(self.state, "training checkpoint", FORMAT, fix=fix)
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         if header.get("digest") != self.digest:
             return 0
         before = {name: tensor.clone() for name, tensor in self.policy.state_dict().items()}
