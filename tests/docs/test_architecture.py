@@ -53,6 +53,13 @@ def test_the_map_is_as_it_is_and_has_every_part(make: ModuleType) -> None:
     assert not [part for part in PARTS if f"`{part}`" not in text]
 
 
+def test_the_folders_are_there() -> None:
+    told = PAGE.read_text().split("\n## Beside the package\n")[1]
+    folders = [name for row in re.findall(r"^\| (`.*?) \|", told, re.M) for name in row.split(", ")]
+    assert len(folders) > 6
+    assert not [name for name in folders if not (ROOT / name.strip("`")).is_dir()]
+
+
 def load(folder: Path) -> Callable[[], Any]:
     assert run(["convert", SMALL, "layer.json"]) == 0
     return lambda: doppler.load_graph("layer.json")
