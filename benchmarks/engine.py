@@ -21,7 +21,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any, Self
@@ -112,8 +112,8 @@ def halves_graph(length: int = 12, size: int = 512) -> Graph:
 def executable(
     name: str,
     specs: Sequence[OpSpec],
-    shapes: dict[str, tuple[int, ...]],
-    outputs: dict[int, tuple[tuple[int, int], ...]],
+    shapes: Mapping[str, tuple[int, ...]],
+    outputs: Mapping[int, tuple[tuple[int, int], ...]],
 ) -> Graph:
     """Make a graph of ops, with the edges and bytes that follow from them."""
     edges = [

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
 import dask
+from dask.base import annotate
 from distributed import Client, LocalCluster, WorkerPlugin, get_worker
 from peers import Ops, Work
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class OpsPlugin(WorkerPlugin):  # type: ignore[misc]
+class OpsPlugin(WorkerPlugin):
     """Keeps the ops on a worker."""
 
     name = "ops"
@@ -28,8 +29,9 @@ class OpsPlugin(WorkerPlugin):  # type: ignore[misc]
 
 def compute(op: int, *produced: Tensor) -> Tensor:
     """Run an op on the worker that calls this."""
-    ops: Ops = get_worker().plugins[OpsPlugin.name].ops
-    return ops.compute(op, *produced)
+    plugin = get_worker().plugins[OpsPlugin.name]
+    assert isinstance(plugin, OpsPlugin)
+    return plugin.ops.compute(op, *produced)
 
 
 class DaskRunner:
@@ -94,7 +96,7 @@ class DaskRunner:
         home = self._home
         wanted = [keys[op] for op in work.outputs]
         begin = time.perf_counter()
-        with dask.annotate(workers=lambda key: home[key[1]]):
+        with annotate(workers=lambda key: home[key[1]]):
             found = self._client.get(tasks, wanted)
         seconds = time.perf_counter() - begin
         return seconds, dict(zip(work.outputs, found, strict=True))

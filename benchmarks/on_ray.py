@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
@@ -66,7 +67,7 @@ class RayRunner:
                 include_dashboard=False,
                 object_store_memory=STORE_BYTES,
                 log_to_driver=False,
-                logging_level="ERROR",
+                logging_level=logging.ERROR,
                 _temp_dir=self.folder,
             )
             # The folder of these files need not be on the path of Ray's processes.

@@ -46,7 +46,8 @@ def main() -> None:
     steps: list[tuple[str | None, Callable[[], dict[str, Any]]]] = [
         (module.__doc__, module.measure) for module in (simulate, train, place)
     ]
-    bars, packages = BARS, PACKAGES
+    bars = BARS
+    packages: tuple[str, ...] = PACKAGES
     missing = engine.missing_peers()
     if missing:
         print(f"not measured: the engine; {engine.advice(missing)}", file=sys.stderr)

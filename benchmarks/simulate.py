@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -63,13 +63,13 @@ class SimPyModel:
         targets = [{placed[v] for v in self.consumers[op]} for op in range(self.n_ops)]
         arrived = [{target: env.event() for target in targets[op]} for op in range(self.n_ops)]
 
-        def send(op: int, source: int, target: int) -> Iterator[simpy.Event]:
+        def send(op: int, source: int, target: int) -> Generator[simpy.Event]:
             yield env.timeout(
                 self.latency[source][target] + self.volume[op] * self.factor[source][target]
             )
             arrived[op][target].succeed()
 
-        def run(op: int) -> Iterator[simpy.Event]:
+        def run(op: int) -> Generator[simpy.Event]:
             home = placed[op]
             if self.inputs[op]:
                 yield env.all_of([arrived[u][home] for u in self.inputs[op]])

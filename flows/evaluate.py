@@ -160,7 +160,8 @@ def table_of(results: list[CaseResult], column: str) -> str:
     return markdown_table(("graph", "cluster", "winner", *methods), rows)
 
 
-@flow(name="evaluate", task_runner=ThreadPoolTaskRunner(max_workers=cores()))
+# Prefect takes runners of one kind of future only, says its annotation.
+@flow(name="evaluate", task_runner=ThreadPoolTaskRunner(max_workers=cores()))  # type: ignore[arg-type]
 def evaluate(params: Params) -> None:
     """Make the results and the report."""
     settings = params.evaluate

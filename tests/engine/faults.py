@@ -39,14 +39,14 @@ class FaultyBackend:
 
     def open(
         self, graph: Graph, tensors: Mapping[str, Tensor] | None, seed: int
-    ) -> FaultyWorkspace:
-        return FaultyWorkspace(self, self.backend.open(graph, tensors, seed))
+    ) -> FaultyDeployment:
+        return FaultyDeployment(self, self.backend.open(graph, tensors, seed))
 
     def fault(self, error: BaseException) -> type[EngineError] | None:
         return self.backend.fault(error)
 
 
-class FaultyWorkspace:
+class FaultyDeployment:
     def __init__(self, backend: FaultyBackend, deployment: Deployment) -> None:
         self.backend = backend
         self.deployment = deployment
@@ -67,4 +67,5 @@ class FaultyWorkspace:
         if self.backend.at_once is not None:
             session.at_once = self.backend.at_once
         session.launch, session.copy = faulty_launch, faulty_copy
-        return session
+        faulty: Session = session
+        return faulty

@@ -21,7 +21,7 @@ import pytest
 
 from doppler.cli.main import run
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w+)(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LIKE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
