@@ -96,14 +96,30 @@ def test_refuses_a_trace_of_another_graph(layered, ran):
     [
         (lambda d: d.pop("otherData"), "t.json: is not a trace"),
         (lambda d: d["otherData"].update(version=9), "trace of version 9, this Doppler reads"),
-        (lambda d: d.pop("traceEvents"), "damaged trace .lacks 'traceEvents'"),
-        (lambda d: d["traceEvents"][-1]["args"].pop("op"), "damaged trace .lacks 'op'"),
-        (lambda d: d["traceEvents"][-1]["args"].update(op=-3), "op -3 is not between"),
-        (lambda d: d["traceEvents"][-1]["args"].update(op=10**12), "it names 1000000000001 ops"),
+        (lambda d: d.pop("traceEvents"), "damaged trace: an event lacks .traceEvents."),
+        (
+            lambda d: d["traceEvents"][-1]["args"].pop("op"),
+            "damaged trace: an event lacks .op.; make it again",
+        ),
+        (
+            lambda d: d["traceEvents"][-1]["args"].update(op=-3),
+            r"transfers.op\[\d+\] is -3, must be greater",
+        ),
+        (lambda d: d["traceEvents"][-1]["args"].update(op=10**9), "it names 1000000001 ops"),
         (lambda d: d["traceEvents"][-1]["args"].update(channel=float("inf")), "damaged trace"),
-        (lambda d: d["traceEvents"][-1].update(ts=float("nan")), "a time is nan"),
-        (lambda d: d["otherData"].update(device_names=[]), "device 0 is not between"),
-        (lambda d: d.update(traceEvents="no"), "damaged trace"),
+        (
+            lambda d: d["traceEvents"][-1].update(ts=float("nan")),
+            r"ts\[\d+\] is nan, must be a finite number",
+        ),
+        (
+            lambda d: d["otherData"].update(device_names=[]),
+            r"device \d has no name",
+        ),
+        (lambda d: d.update(traceEvents="no"), "damaged trace: string indices"),
+        (
+            lambda d: d["traceEvents"][-1].update(dur=-0.5),
+            r"transfers.dur\[\d+\] is -0.5, must be greater",
+        ),
     ],
 )
 def test_refuses_a_damaged_file(layered, ran, change, message):

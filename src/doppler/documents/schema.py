@@ -56,7 +56,7 @@ def check(schema: type[Model], value: object, where: str, error: type[DopplerErr
         Raised with the first fault.
     """
     try:
-        return schema.model_validate(value)
+        return schema.model_validate(value, strict=True)
     except ValidationError as failure:
         raise error(f"{where}: {first_problem(failure)}") from None
 

@@ -6,14 +6,15 @@ Process 0 holds the devices, process 1 the links.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from doppler.documents.json_text import read_json
+from doppler.documents.schema import Strict, check
 from doppler.errors import DopplerError
 from doppler.trace import Trace
 from doppler.viewer.labels import Labels, OpLabels, check_ops
@@ -23,6 +24,11 @@ _FORMAT = "doppler-trace"
 _VERSION = 1
 _DEVICES, _LINKS = 0, 1
 _MICRO = 1e6
+
+Index = Annotated[int, Field(ge=0, lt=2**31)]
+Time = Annotated[float, Field(allow_inf_nan=False)]
+Duration = Annotated[Time, Field(ge=0)]
+Channel = Annotated[int, Field(ge=-1, lt=2**31)]
 
 
 def to_chrome(trace: Trace, graph: Labels) -> dict[str, Any]:
@@ -118,11 +124,7 @@ def from_chrome(document: Any, source: str = "trace") -> tuple[Trace, OpLabels]:
             f"{source}: is a trace of version {other.get('version')}, this Doppler reads "
             f"version {_VERSION}; make it again with 'doppler simulate --trace'"
         )
-    try:
-        return _parse(document, other)
-    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise DopplerError(f"{source}: is a damaged trace ({what}); make it again") from None
+    return _parse(document, f"{source}: is a damaged trace")
 
 
 def load_chrome(path: str | os.PathLike[str]) -> tuple[Trace, OpLabels]:
@@ -136,61 +138,87 @@ def load_chrome(path: str | os.PathLike[str]) -> tuple[Trace, OpLabels]:
     return from_chrome(read_json(path, "trace", DopplerError), str(path))
 
 
-def _parse(document: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[Trace, OpLabels]:
-    names = tuple(str(name) for name in other["device_names"])
-    events = [event for event in document["traceEvents"] if event["ph"] == "X"]
-    ran = [event for event in events if event["pid"] == _DEVICES]
-    sent = [event for event in events if event["pid"] == _LINKS]
-    n_ops = 1 + max((int(event["args"]["op"]) for event in events), default=-1)
-    if n_ops > 4 * len(events) + 1_000_000:
-        raise ValueError(f"it names {n_ops} ops in {len(events)} events")
+class _Ops(Strict):
+    op: list[Index]
+    device: list[Index]
+    ts: list[Time]
+    dur: list[Duration]
+    name: list[str]
+    cat: list[str]
+    meta_op: list[str]
+
+
+class _Transfers(Strict):
+    op: list[Index]
+    source: list[Index]
+    target: list[Index]
+    channel: list[Channel]
+    ts: list[Time]
+    dur: list[Duration]
+
+
+class _Columns(Strict):
+    """The events by column: a check of each event would take longer than all the rest."""
+
+    device_names: list[str]
+    label: str
+    ops: _Ops
+    transfers: _Transfers
+
+
+def _parse(document: Any, where: str) -> tuple[Trace, OpLabels]:
+    try:
+        complete = [event for event in document["traceEvents"] if event["ph"] == "X"]
+        ran = [event for event in complete if event["pid"] == _DEVICES]
+        sent = [event for event in complete if event["pid"] == _LINKS]
+        columns = {
+            "device_names": document["otherData"]["device_names"],
+            "label": document["otherData"]["label"],
+            "ops": {
+                "device": [event["tid"] for event in ran],
+                **{key: [event[key] for event in ran] for key in ("ts", "dur", "name", "cat")},
+                **{key: [event["args"][key] for event in ran] for key in ("op", "meta_op")},
+            },
+            "transfers": {
+                **{key: [event[key] for event in sent] for key in ("ts", "dur")},
+                **{
+                    key: [event["args"][key] for event in sent]
+                    for key in ("op", "source", "target", "channel")
+                },
+            },
+        }
+    except (KeyError, TypeError) as error:
+        what = f"an event lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise DopplerError(f"{where}: {what}; make it again") from None
+    read = check(_Columns, columns, where, DopplerError)
+    ops, transfers = read.ops, read.transfers
+    n_ops = 1 + max(*ops.op, *transfers.op, -1, -1)
+    if n_ops > 4 * len(complete) + 1_000_000:
+        raise DopplerError(f"{where}: it names {n_ops} ops in {len(complete)} events")
+    n_devices = 1 + max(*ops.device, *transfers.source, *transfers.target, -1, -1)
+    if n_devices > len(read.device_names):
+        raise DopplerError(f"{where}: device {n_devices - 1} has no name; make it again")
     labels = [f"op{op}" for op in range(n_ops)]
     kinds = ["op"] * n_ops
     meta_ops = list(labels)
-    for event in ran:
-        op = _index(event["args"]["op"], n_ops, "op")
-        labels[op] = str(event["name"])
-        kinds[op] = str(event["cat"])
-        meta_ops[op] = str(event["args"]["meta_op"])
-
-    def column(rows: list[Any], key: str, limit: int) -> Any:
-        return np.array([_index(row["args"][key], limit, key) for row in rows], np.int32)
-
-    def seconds(rows: list[Any]) -> tuple[Any, Any]:
-        start = np.array([_time(row["ts"]) for row in rows])
-        return start / _MICRO, (start + np.array([_time(row["dur"]) for row in rows])) / _MICRO
-
-    start, end = seconds(ran)
-    sent_start, sent_end = seconds(sent)
+    for op, name, kind, meta_op in zip(ops.op, ops.name, ops.cat, ops.meta_op, strict=True):
+        labels[op], kinds[op], meta_ops[op] = name, kind, meta_op
+    start, sent_start = np.array(ops.ts, np.float64), np.array(transfers.ts, np.float64)
     trace = Trace(
-        op=column(ran, "op", n_ops),
-        device=np.array([_index(row["tid"], len(names), "device") for row in ran], np.int32),
-        start=start,
-        end=end,
-        transfer_op=column(sent, "op", n_ops),
-        transfer_source=column(sent, "source", len(names)),
-        transfer_target=column(sent, "target", len(names)),
-        transfer_start=sent_start,
-        transfer_end=sent_end,
-        transfer_channel=np.array([int(row["args"]["channel"]) for row in sent], np.int32),
-        device_names=names,
-        label=str(other["label"]),
+        op=np.array(ops.op, np.int32),
+        device=np.array(ops.device, np.int32),
+        start=start / _MICRO,
+        end=(start + np.array(ops.dur, np.float64)) / _MICRO,
+        transfer_op=np.array(transfers.op, np.int32),
+        transfer_source=np.array(transfers.source, np.int32),
+        transfer_target=np.array(transfers.target, np.int32),
+        transfer_start=sent_start / _MICRO,
+        transfer_end=(sent_start + np.array(transfers.dur, np.float64)) / _MICRO,
+        transfer_channel=np.array(transfers.channel, np.int32),
+        device_names=tuple(read.device_names),
+        label=read.label,
     )
     return trace, OpLabels(tuple(labels), tuple(kinds), tuple(meta_ops))
-
-
-def _index(value: Any, limit: int, what: str) -> int:
-    number = int(value)
-    if not 0 <= number < limit:
-        raise ValueError(f"{what} {number} is not between 0 and {limit - 1}")
-    return number
-
-
-def _time(value: Any) -> float:
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(f"a time is {number}")
-    return number
 
 
 def _link_threads(trace: Trace, events: list[dict[str, Any]]) -> list[int]:

@@ -1,5 +1,6 @@
 import json
 
+import networkx as nx
 import pytest
 from graph_samples import TEXT, full_graph, layer_document
 
@@ -41,6 +42,16 @@ def test_content_tells_the_format_and_the_extension_does_not(tmp_path, extension
         (b"[" * 200_000, "the JSON is nested too deep to be a graph"),
         (b'{"nodes":' * 200_000, "the JSON is nested too deep to be a graph"),
         (b'{"format": ' + b"9" * 5000 + b"}", "the JSON holds an integer with too many digits"),
+        (
+            json.dumps(nx.node_link_data(nx.DiGraph([(0, 1)]), edges="edges")).encode(),
+            "this is networkx's node-link JSON; make a graph of it with networkx.node_link_graph",
+        ),
+        (
+            json.dumps(nx.node_link_data(nx.DiGraph([(0, 1)]), edges="links")).encode(),
+            "this is networkx's node-link JSON; make a graph of it with networkx.node_link_graph",
+        ),
+        (b'{"nodes": [], "nodes": []}', "key 'nodes' is given twice in one object"),
+        (b'{"names": ["\\ud800"]}', "a text holds \\ud800, one half of a surrogate pair"),
         (b'{"format": "onnx"}', "key 'format' is 'onnx', must be 'doppler-graph'"),
     ],
 )

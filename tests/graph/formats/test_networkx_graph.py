@@ -79,3 +79,13 @@ def test_a_broken_rule_is_named(graph, message):
     with pytest.raises(GraphError) as caught:
         from_networkx(graph)
     assert str(caught.value).startswith(f"g: {message}")
+
+
+def test_a_graph_without_a_cost_is_no_graph_of_zeros():
+    bare = nx.DiGraph([("a", "b")])
+    words = "pair: no node has a cost; what is read is flops, output_bytes, .*compute, transfer"
+    with pytest.raises(GraphError, match=rf"{words}.* nodes without attributes"):
+        from_networkx(bare, name="pair")
+    nx.set_node_attributes(bare, {"a": 1.0, "b": 2.0}, "weight")
+    with pytest.raises(GraphError, match=rf"{words}.* found are only weight"):
+        from_networkx(bare, name="pair")

@@ -52,6 +52,11 @@ def parse_graph(text: str, where: str) -> Graph:
         document = parse_object(text, where)
         if doppler_json.recognizes(document):
             return doppler_json.read(document, where)
+        if "directed" in document or "links" in document:
+            raise GraphError(
+                f"{where}: this is networkx's node-link JSON; make a graph of it with "
+                "networkx.node_link_graph and doppler.graph.formats.from_networkx, and save that"
+            )
         if dnn_partitioning.recognizes(document):
             return dnn_partitioning.read(document, name, where)
         raise GraphError(

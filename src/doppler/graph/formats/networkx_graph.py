@@ -86,8 +86,8 @@ def from_networkx(graph: nx.DiGraph[Any], name: str | None = None) -> Graph:
     Raises
     ------
     GraphError
-        If the graph is undirected, an attribute is of a wrong type or on some nodes only, or
-        :meth:`Graph.build` refuses the graph.
+        If the graph is undirected, no node has a cost, an attribute is of a wrong type or on some
+        nodes only, or :meth:`Graph.build` refuses the graph.
     """
     label = name if name is not None else str(graph.graph.get("name") or "networkx graph")
     if not graph.is_directed():
@@ -103,6 +103,13 @@ def from_networkx(graph: nx.DiGraph[Any], name: str | None = None) -> Graph:
                 f"{label}: node {shown_value(missing[0])} lacks the attribute {attribute!r}, "
                 "which other nodes have; give it to all nodes or to none"
             )
+    known = (*_COSTS, *_EXPLICIT, "class_compute")
+    if rows and not any(attribute in row for row in rows for attribute in known):
+        found = sorted({str(attribute) for row in rows for attribute in row})
+        raise GraphError(
+            f"{label}: no node has a cost; what is read is {', '.join(known)}, and found are only "
+            f"{shown(', '.join(found)) or 'nodes without attributes'}"
+        )
     first = rows[0] if rows else {}
     columns: dict[str, Any] = {}
     for attribute, column in _COSTS.items():
