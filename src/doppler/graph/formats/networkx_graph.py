@@ -103,13 +103,6 @@ def from_networkx(graph: nx.DiGraph[Any], name: str | None = None) -> Graph:
                 f"{label}: node {shown_value(missing[0])} lacks the attribute {attribute!r}, "
                 "which other nodes have; give it to all nodes or to none"
             )
-    known = (*_COSTS, *_EXPLICIT, "class_compute")
-    if rows and not any(attribute in row for row in rows for attribute in known):
-        found = sorted({str(attribute) for row in rows for attribute in row})
-        raise GraphError(
-            f"{label}: no node has a cost; what is read is {', '.join(known)}, and found are only "
-            f"{shown(', '.join(found)) or 'nodes without attributes'}"
-        )
     first = rows[0] if rows else {}
     columns: dict[str, Any] = {}
     for attribute, column in _COSTS.items():
@@ -137,7 +130,7 @@ def from_networkx(graph: nx.DiGraph[Any], name: str | None = None) -> Graph:
     outputs = {op: row["output"] for op, row in enumerate(rows) if "output" in row}
     if not all(isinstance(tile, Tile) for tile in outputs.values()):
         raise GraphError(f"{label}: the attribute 'output' must be a doppler Tile")
-    return Graph.build(
+    built = Graph.build(
         len(rows),
         [op_of[u] for u, _ in graph.edges()],
         [op_of[v] for _, v in graph.edges()],
@@ -150,6 +143,14 @@ def from_networkx(graph: nx.DiGraph[Any], name: str | None = None) -> Graph:
         machine=machine,
         **columns,
     )
+    known = (*_COSTS, *_EXPLICIT, "class_compute")
+    if not any(attribute in row for row in rows for attribute in known):
+        found = sorted({str(attribute) for row in rows for attribute in row})
+        raise GraphError(
+            f"{label}: no node has a cost; what is read is {', '.join(known)}, and found are only "
+            f"{shown(', '.join(found)) or 'nodes without attributes'}"
+        )
+    return built
 
 
 def _numbers(
