@@ -1,7 +1,8 @@
 # `make repro` is all that a fresh clone needs: it makes .venv from the lock, then runs the pipeline.
 
 PYTHON ?= python3
-VENV := .venv
+# Removed and made anew, so it is no name of the user.
+override VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 TORCH := 2.13.0

@@ -6,7 +6,6 @@ Loading a module again stands for another process: nothing but files is left of 
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -155,11 +154,11 @@ def test_the_folder_that_the_user_named_is_the_only_one(
     assert len(files(tmp_path / "mine")) == len(files(source.parent)) == 2
 
 
-def in_process(source: Path, **places: Path) -> subprocess.CompletedProcess[str]:
+def in_process(source: Path, code: str = RUN, **places: Path) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name not in PLACES}
     paths = [str(source.parent), *filter(None, sys.path)]
     return subprocess.run(
-        unprivileged(sys.executable, "-c", RUN),
+        unprivileged(sys.executable, "-c", code),
         env=environment
         | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
         | {name: str(path) for name, path in places.items()},
@@ -195,14 +194,9 @@ def test_who_may_not_write_beside_the_source_keeps_kernels_elsewhere(source, tmp
     assert (done.stdout, done.stderr.count("\n")) == ("7 0\n", 1)
 
 
-def test_a_full_disk_is_one_warning(source, load, tmp_path, monkeypatch, caplog) -> None:
-    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "mine"))
-    module, (soft, hard) = load(source), resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    try:
-        assert module.shifted(3) == 7
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    (record,) = caplog.records
-    assert "compiled kernels are not kept" in record.message
+def test_a_full_disk_is_one_warning(source, tmp_path) -> None:
+    full = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); {RUN}"
+    done = in_process(source, full, NUMBA_CACHE_DIR=tmp_path / "mine", HOME=tmp_path)
+    assert done.stderr.startswith("compiled kernels are not kept")
+    assert (done.stdout, done.stderr.count("\n")) == ("7 0\n", 1)
     assert not [path for path in tmp_path.rglob("*") if path.suffix in (".nbc", ".tmp")]

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from unprivileged import unprivileged
 
 import doppler
 from doppler import methods
@@ -103,7 +104,7 @@ def test_a_closed_pipe_is_no_error(layer: Path) -> None:
 def test_a_full_disk_behind_stdout_is_one_line(layer: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [*COMMAND, "show", str(layer), "--json"],
+            unprivileged(*COMMAND, "show", str(layer), "--json"),
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

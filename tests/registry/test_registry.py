@@ -435,14 +435,30 @@ def test_killed_at_any_point_it_is_whole_and_the_next_writer_cleans_up(tmp_path)
     assert json.loads((tmp_path / "registry" / "history.json").read_text())["version"] == 1
 
 
+@pytest.mark.parametrize("linked", [False, True], ids=["folder", "link"])
+def test_nothing_is_removed_where_a_registry_did_not_make_the_folder(tmp_path, linked) -> None:
+    beside = tmp_path / ".registry.unfinished"
+    theirs = tmp_path / "theirs" if linked else beside
+    (theirs / "new").mkdir(parents=True)
+    (theirs / "new" / "file").write_text("mine")
+    if linked:
+        (theirs / ".gitignore").write_text("*\n")
+        beside.symlink_to(theirs)
+    registry = Registry(tmp_path / "registry")
+    with pytest.raises(RegistryError, match=r"\.registry\.unfinished: is where .* not made by one"):
+        registry.add({POLICY: source(tmp_path, b"one")})
+    assert (theirs / "new" / "file").read_text() == "mine"
+
+
 def test_what_others_keep_beside_a_registry_is_left_alone(tmp_path) -> None:
+    registry = Registry(tmp_path / "registry")
+    registry.promote(registry.add({POLICY: source(tmp_path, b"one")}).id)
     beside = tmp_path / ".registry.unfinished"
     for folder in (tmp_path / ".registry", beside):
         (folder / "kept").mkdir(parents=True)
         (folder / "kept" / "file").write_text("mine")
         (folder / "file").write_text("mine")
-    registry = Registry(tmp_path / "registry")
-    registry.promote(registry.add({POLICY: source(tmp_path, b"one")}).id)
+    registry.promote(registry.add({POLICY: source(tmp_path, b"two")}).id)
     for folder in (tmp_path / ".registry", beside):
         assert (folder / "kept" / "file").read_text() == "mine"
         assert (folder / "file").read_text() == "mine"

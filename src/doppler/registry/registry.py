@@ -392,6 +392,8 @@ class Registry:
         lock = self._work / _LOCK
         try:
             self._work.mkdir(parents=True, exist_ok=True)
+            if self._work.is_symlink():
+                raise self._not_ours()
             with hold(lock, self._timeout):
                 self._clean()
                 try:
@@ -411,15 +413,25 @@ class Registry:
 
     def _clean(self) -> None:
         """Remove what a writer that was killed left; nothing that a writer does not make."""
-        for entry in os.scandir(self._work):
+        ignore, entries = self._work / _IGNORE, [*os.scandir(self._work)]
+        # Only what a writer made has these, and as its first files.
+        if not ignore.exists() and any(
+            entry.name != _LOCK and not entry.name.startswith(f".{_IGNORE}.") for entry in entries
+        ):
+            raise self._not_ours()
+        for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 if entry.name == _NEW:
                     shutil.rmtree(entry.path)
             elif entry.name == HISTORY or entry.name.startswith((f".{HISTORY}.", f".{_IGNORE}.")):
                 os.unlink(entry.path)
-        ignore = self._work / _IGNORE
         if not ignore.exists():
             write_atomic(ignore, "*\n")
+
+    def _not_ours(self) -> RegistryError:
+        return RegistryError(
+            f"{self._work}: is where a registry prepares versions, but was not made by one; move it"
+        )
 
 
 def _described(version: Version, history: History) -> dict[str, Any]:
