@@ -22,7 +22,7 @@ from doppler import (
     simulate_many,
     workloads,
 )
-from doppler.cluster.cluster import fully_connected
+from doppler.cluster.link import fully_connected
 from doppler.errors import MemoryLimitError
 from doppler.heuristics.partition import Partitioner
 from doppler.heuristics.spmd import spmd

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from doppler import Cluster, Device, Graph, Link, Placement, Problem
-from doppler.cluster.cluster import fully_connected
+from doppler.cluster.link import fully_connected
 
 Edges = list[tuple[int, int]]
 

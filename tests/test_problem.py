@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from doppler import Cluster, Device, Graph, Link, Problem, simulate_many, workloads
-from doppler.cluster.cluster import fully_connected
+from doppler.cluster.link import fully_connected
 from doppler.errors import ProblemError
 from doppler.graph.graph import Machine
 from doppler.graph.op_class import op_classes

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from doppler.cluster.cluster import Cluster, Device
+from doppler.cluster import Cluster, Device
 from doppler.errors import ProblemError
 from doppler.graph.graph import Graph
 from doppler.graph.levels import bottom_levels, top_levels

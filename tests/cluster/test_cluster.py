@@ -5,7 +5,8 @@ import math
 import pytest
 
 from doppler import Cluster, Device, Link
-from doppler.cluster.cluster import MAX_DEVICES, fully_connected
+from doppler.cluster.device import MAX_DEVICES
+from doppler.cluster.link import fully_connected
 from doppler.errors import ClusterError
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from doppler import Cluster, Problem, simulate, workloads
 from doppler.cluster import Device
-from doppler.cluster.cluster import fully_connected
+from doppler.cluster.link import fully_connected
 from doppler.cores import cores
 from doppler.errors import MemoryLimitError, MissingPackageError, ParamsError, UnknownNameError
 from doppler.evaluation.comparison import compare

@@ -12,7 +12,7 @@ from policies import encode, random_hint, random_policy
 from random_problems import problems, weighty_graph
 
 from doppler import Cluster, Device, Graph, Link, Problem
-from doppler.cluster.cluster import fully_connected
+from doppler.cluster.link import fully_connected
 from doppler.errors import UnknownNameError
 from doppler.policy.features import (
     DEVICE_FEATURES,

@@ -13,7 +13,7 @@ from policies import encode, random_hint, random_policy, topological_orders
 from random_problems import problems, random_graph, weighty_graph
 
 from doppler import Cluster, Device, Graph, Placement, Problem, simulate
-from doppler.cluster.cluster import fully_connected
+from doppler.cluster.link import fully_connected
 from doppler.errors import PlacementError
 from doppler.policy.features import STYLED
 from doppler.policy.frozen import Sizes

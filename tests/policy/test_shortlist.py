@@ -10,7 +10,7 @@ from policies import encode, random_hint, random_policy
 from random_problems import weighty_graph
 
 from doppler import Cluster, Device, Problem, workloads
-from doppler.cluster.cluster import fully_connected
+from doppler.cluster.link import fully_connected
 from doppler.policy.rollout import GREEDY, SAMPLE, Roller
 from doppler.policy.shortlist import (
     MOST_CANDIDATES,

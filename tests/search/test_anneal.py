@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from random_problems import mixed_cluster, problems, random_graph, random_placement
 
 from doppler import Cluster, Device, Graph, Placement, Problem, simulate, workloads
-from doppler.cluster.cluster import fully_connected
+from doppler.cluster.link import fully_connected
 from doppler.errors import ParamsError, UnknownNameError
 from doppler.heuristics.base import Deadline
 from doppler.heuristics.critical_path import critical_path_schedule

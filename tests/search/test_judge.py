@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from random_problems import mixed_cluster, problems, random_graph, random_placement, weighty_graph
 
 from doppler import Cluster, Device, Graph, Placement, Problem, simulate
-from doppler.cluster.cluster import fully_connected
+from doppler.cluster.link import fully_connected
 from doppler.search.judge import Judge
 from doppler.simulator.kernel import make_workspace, run_drawn
 

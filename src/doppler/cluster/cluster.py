@@ -3,116 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from doppler.errors import ClusterError
-from doppler.messages import is_unicode, shown, shown_value
-
-REFERENCE_FLOPS = 1e13
-REFERENCE_BANDWIDTH = 1e10
-MAX_DEVICES = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """One device.
-
-    Attributes
-    ----------
-    name : str
-        Unique in the cluster.
-    kind : str
-        Device class, ``"gpu"`` or ``"cpu"``; picks the explicit seconds of a heterogeneous graph.
-    flops : float
-        Achieved floating-point operations per second (peak times efficiency).
-    memory_bandwidth : float
-        Bytes per second; infinite where reading costs nothing.
-    memory : float
-        Capacity in bytes; infinite where it is not limited.
-    launch_overhead : float
-        Seconds before an op starts to compute.
-    slowdown : float
-        Multiplies explicit seconds of an op; 1 on the device that they were given for.
-    measured : mapping of str to float
-        Seconds that ops of a class (:func:`doppler.graph.op_class.op_classes`) were seen to take
-        on this device, overhead included; they replace what the rates above predict.
-    """
-
-    name: str
-    kind: str = "gpu"
-    flops: float = REFERENCE_FLOPS
-    memory_bandwidth: float = math.inf
-    memory: float = math.inf
-    launch_overhead: float = 0.0
-    slowdown: float = 1.0
-    measured: Mapping[str, float] = field(default_factory=dict, repr=False, hash=False)
-
-    def __post_init__(self) -> None:
-        if not is_unicode(self.name):
-            raise ClusterError(
-                f"device name {shown_value(self.name)} holds half of a surrogate pair and no "
-                "character"
-            )
-        for name in ("flops", "memory_bandwidth", "memory", "slowdown"):
-            value = getattr(self, name)
-            if not value > 0:
-                raise ClusterError(f"device {self.name!r}: {name} is {value}, must be > 0")
-        if self.slowdown == math.inf:
-            raise ClusterError(f"device {self.name!r}: slowdown is inf, must be finite")
-        if not 0 <= self.launch_overhead < math.inf:
-            raise ClusterError(
-                f"device {self.name!r}: launch_overhead is {self.launch_overhead}, "
-                "must be finite and >= 0"
-            )
-        for op_class, seconds in self.measured.items():
-            if not op_class:
-                raise ClusterError(f"device {self.name!r}: measured names an empty op class")
-            if not 0 < seconds < math.inf:
-                raise ClusterError(
-                    f"device {self.name!r}: measured {shown(op_class)} is {seconds}, "
-                    "must be finite and > 0"
-                )
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """One direction of a connection.
-
-    Attributes
-    ----------
-    source, target : int
-        Indices of the devices.
-    bandwidth : float
-        Bytes per second.
-    latency : float
-        Seconds before the first byte.
-    channel : int
-        Transfers of one channel take turns; -1: this link is never contended.
-    hops : float
-        Multiplies explicit transfer seconds; 2 where the data crosses the host.
-    """
-
-    source: int
-    target: int
-    bandwidth: float = REFERENCE_BANDWIDTH
-    latency: float = 0.0
-    channel: int = -1
-    hops: float = 1.0
-
-    def __post_init__(self) -> None:
-        where = f"link {self.source} -> {self.target}"
-        if not self.bandwidth > 0:
-            raise ClusterError(f"{where}: bandwidth is {self.bandwidth}, must be > 0")
-        if 1.0 / self.bandwidth == math.inf:
-            raise ClusterError(f"{where}: bandwidth is {self.bandwidth}, too small")
-        if not 0 <= self.latency < math.inf:
-            raise ClusterError(f"{where}: latency is {self.latency}, must be finite and >= 0")
-        if not 0 <= self.hops < math.inf:
-            raise ClusterError(f"{where}: hops is {self.hops}, must be finite and >= 0")
-        if self.channel < -1:
-            raise ClusterError(f"{where}: channel is {self.channel}, must be >= -1")
+from doppler.cluster.device import MAX_DEVICES, REFERENCE_FLOPS, Device
+from doppler.cluster.document import Parts, parse_parts, parts_text, preset_text, presets
+from doppler.cluster.link import REFERENCE_BANDWIDTH, Link, fully_connected
+from doppler.errors import ClusterError, UnknownNameError
+from doppler.files import read_text, write_atomic
 
 
 @dataclass(frozen=True)
@@ -249,21 +147,47 @@ class Cluster:
         UnknownNameError
             If it is neither a file nor a preset; names the nearest preset.
         """
-        from doppler.cluster.loading import load_cluster
+        name = str(name_or_path)
+        if name.startswith("uniform:"):
+            count = name.removeprefix("uniform:")
+            if not (count.isascii() and count.isdigit() and len(count) < 9):
+                raise ClusterError(f"{name}: give a whole number of devices, as in uniform:4")
+            return cls.uniform(int(count))
+        if name in presets():
+            return cls.parse(preset_text(name), f"preset {name}")
+        path = Path(name)
+        if path.exists() or path.suffix in {".yaml", ".yml"} or path.parent != Path():
+            return cls.parse(read_text(path, "cluster", ClusterError), name)
+        raise UnknownNameError("cluster", name, [*presets(), "uniform:K"])
 
-        return load_cluster(str(name_or_path))
+    @classmethod
+    def parse(cls, text: str, where: str) -> Cluster:
+        """Make a cluster of the text of a file; see :mod:`doppler.cluster.document`.
+
+        Parameters
+        ----------
+        text : str
+            YAML.
+        where : str
+            File or preset, for messages.
+
+        Raises
+        ------
+        ClusterError
+            If the text is malformed or breaks a rule; the message names the key.
+        """
+        parts = parse_parts(text, where)
+        try:
+            return cls(*parts)
+        except ClusterError as error:
+            raise ClusterError(f"{where}: {error}") from None
 
 
-def fully_connected(
-    count: int,
-    bandwidth: float = REFERENCE_BANDWIDTH,
-    latency: float = 0.0,
-    channels: Sequence[Sequence[int]] | None = None,
-) -> tuple[Link, ...]:
-    """Links between all ordered pairs of ``count`` devices; channel -1 unless a matrix says."""
-    return tuple(
-        Link(a, b, bandwidth, latency, -1 if channels is None else channels[a][b])
-        for a in range(count)
-        for b in range(count)
-        if a != b
-    )
+def save_cluster(cluster: Cluster, path: str | Path, source: str = "") -> Path:
+    """Write a cluster as YAML, one group per device and one rule per link; reads back equal.
+
+    A channel of the cluster that several links share becomes the ``shared`` channel of that name.
+    Devices with equal measured times share a table, named after the first of them.
+    """
+    parts = Parts(cluster.name, cluster.devices, cluster.links, cluster.channel_names)
+    return write_atomic(path, parts_text(parts, source))

@@ -16,10 +16,9 @@ Model = TypeVar("Model", bound=BaseModel)
 _WORDS = {
     "bool_type": "must be true or false",
     "dict_type": "must be a mapping",
-    "float_type": "must be a number that fits in 64 bits",
+    "float_type": "must be a number",
     "int_type": "must be a whole number",
     "list_type": "must be a list",
-    "model_type": "must be a mapping",
     "string_type": "must be a text",
 }
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
@@ -36,6 +35,8 @@ class Strict(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown_keys(cls, values: Any) -> Any:
+        if not isinstance(values, dict | cls):
+            raise ValueError(f"must be a mapping with {', '.join(sorted(cls.model_fields))}")
         for key in values if isinstance(values, dict) else ():
             if key not in cls.model_fields:
                 raise ValueError(UnknownNameError(cls.noun, shown(str(key)), cls.model_fields))
@@ -64,8 +65,9 @@ def check(schema: type[Model], value: object, where: str, error: type[DopplerErr
 def first_problem(error: ValidationError) -> str:
     """Say in one line what is wrong with the first value that is."""
     problem = error.errors(include_url=False)[0]
-    *parents, last = problem["loc"] or ("",)
-    place = _path(parents) if last == "[key]" else _path([*parents, last])
+    value, loc = problem["input"], problem["loc"]
+    of_key = loc[-1:] == ("[key]",)
+    place = _path(loc[:-2] if of_key else loc)
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "missing":
         return f"{place} is missing"
@@ -73,9 +75,10 @@ def first_problem(error: ValidationError) -> str:
         return f"{place}: {message}" if place else message
     # A rule of pydantic's own: "Input should be greater than 0", "List should have at least 1 ...".
     rule = re.sub(r"^\w+ should", "must", message.split(" after validation")[0])
-    what = "a key" if last == "[key]" else "it" if not place else ""
-    subject = f"{place}: {what}" if place and what else place or what
-    return f"{subject} is {shown_value(problem['input'])}, {_WORDS.get(problem['type'], rule)}"
+    rule = _WORDS.get(problem["type"], rule)
+    if problem["type"] == "float_type" and type(value) is int:
+        rule += " of 64 bits"
+    return f"{place}{': a key' if of_key else ''} is {shown_value(value)}, {rule}"
 
 
 def _path(parts: Iterable[str | int]) -> str:

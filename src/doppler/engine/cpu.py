@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from doppler.cluster.cluster import MAX_DEVICES
+from doppler.cluster.device import MAX_DEVICES
 from doppler.cores import core_ids
 from doppler.engine.allocator import keep_freed_memory, return_freed_memory
 from doppler.engine.backend import Backend, Times

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Sequence
 from pathlib import Path
 
-from doppler.cluster.cluster import MAX_DEVICES
+from doppler.cluster.device import MAX_DEVICES
 from doppler.cores import cores
 from doppler.errors import ClusterError, UnknownNameError
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from doppler.cluster.cluster import MAX_DEVICES
+from doppler.cluster.device import MAX_DEVICES
 from doppler.errors import PromotionError
 from doppler.refinement.paired_test import check_comparison
 from doppler.settings import Count, Fraction, Name, NotNegative, Positive, Settings
