@@ -9,17 +9,32 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from uuid import UUID
+
+import environment  # noqa: F401 - before Prefect
+
+# isort: split
+from prefect import flow, task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
+from prefect.exceptions import ObjectNotFound
+from prefect.runtime import flow_run
+from prefect.settings import get_current_settings
+from prefect.states import Cancelled, Completed, Crashed
+from prefect.task_runners import ThreadPoolTaskRunner
 
 from doppler.errors import DopplerError, EngineError, StorageError
 from doppler.files import write_atomic
 from doppler.markdown import markdown_table
 from doppler.parameter_file import Sections, load_sections
+from server import find_server
 
 if TYPE_CHECKING:
     from prefect import Task
@@ -28,45 +43,15 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Defaults that an environment variable of the same name overrides.
-SETTINGS = {
-    # Nothing is reported to Prefect, neither by this process nor by the server that it starts.
-    "DO_NOT_TRACK": "1",
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    # Without PREFECT_API_URL a flow starts a server of its own, and stops it again. The first
-    # start makes its database, which takes a while on a small machine.
-    "PREFECT_SERVER_EPHEMERAL_ENABLED": "true",
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
-    # As it stops, that server logs pages about events that it has not stored yet.
-    "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
-    "WANDB_ERROR_REPORTING": "false",
-}
-for _name, _value in SETTINGS.items():
-    os.environ.setdefault(_name, _value)
-
-from prefect import flow, task  # noqa: E402
-from prefect.artifacts import create_markdown_artifact  # noqa: E402
-from prefect.cache_policies import NO_CACHE  # noqa: E402
-from prefect.client.orchestration import get_client  # noqa: E402
-from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule  # noqa: E402
-from prefect.exceptions import ObjectNotFound  # noqa: E402
-from prefect.runtime import flow_run  # noqa: E402
-from prefect.settings import (  # noqa: E402
-    PREFECT_API_URL,
-    get_current_settings,
-    temporary_settings,
-)
-from prefect.states import Cancelled, Completed, Crashed  # noqa: E402
-from prefect.task_runners import ThreadPoolTaskRunner  # noqa: E402
-
 __all__ = [
-    "PREFECT_API_URL",
     "Cancelled",
     "Completed",
     "CronSchedule",
     "IntervalSchedule",
     "ThreadPoolTaskRunner",
     "discard",
+    "exiting",
+    "find_server",
     "flow",
     "flow_run_id",
     "get_current_settings",
@@ -78,7 +63,6 @@ __all__ = [
     "publish",
     "publish_page",
     "step",
-    "temporary_settings",
     "write_metrics",
 ]
 
@@ -179,11 +163,20 @@ def publish_page(key: str, markdown: str) -> None:
 def main(stage: Callable[[Sections], object], model: type[Sections]) -> None:
     """Run a stage with the sections that it reads of the ``params.yaml`` of this directory.
 
-    Exits with code 2 and one line on stderr if the input is at fault: for parameters, before a
-    Prefect server is started.
+    Exits with code 2 and one line on stderr if the input is at fault, or Prefect's server: for
+    parameters, before one is started.
     """
+    with exiting():
+        sections = load_sections("params.yaml", model)
+        find_server()
+        stage(sections)
+
+
+@contextmanager
+def exiting() -> Iterator[None]:
+    """Exit with code 2 and one line on stderr if the block ends by an error of Doppler."""
     try:
-        stage(load_sections("params.yaml", model))
+        yield
     except DopplerError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

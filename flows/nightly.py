@@ -17,6 +17,8 @@ from common import (
     Cancelled,
     Completed,
     discard,
+    exiting,
+    find_server,
     flow,
     flow_run_id,
     mark_crashed,
@@ -329,6 +331,7 @@ def nightly(params_file: str = "params.yaml") -> State[None]:
 def run_once(params_file: str) -> int:
     """Run the flow in this process; say how it ended, and return the exit code."""
     load_params(params_file)
+    find_server()
     state = nightly(params_file, return_state=True)
     failure = state.result(raise_on_failure=False) if state.is_failed() else None
     if isinstance(failure, DopplerError):
@@ -340,8 +343,5 @@ def run_once(params_file: str) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--params", default="params.yaml", metavar="FILE")
-    try:
+    with exiting():
         sys.exit(run_once(parser.parse_args().params))
-    except DopplerError as fault:
-        print(f"error: {fault}", file=sys.stderr)
-        sys.exit(2)

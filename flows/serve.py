@@ -8,92 +8,26 @@ this machine, and stopped at the end.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
-import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
 from common import (
-    PREFECT_API_URL,
     CronSchedule,
     IntervalSchedule,
+    exiting,
+    find_server,
     get_current_settings,
     pause_deployment,
-    temporary_settings,
 )
 from doppler.errors import DopplerError
 from doppler.params import load_params
-from nightly import STATE, nightly
+from nightly import nightly
 
 NAME = "nightly"
 NIGHTLY = Path(__file__).with_name("nightly.py")
-HOST = "127.0.0.1"
-START_SECONDS = 180.0
-STOP_SECONDS = 30.0
-
-
-def answers(url: str) -> bool:
-    """Whether a Prefect server answers at an address."""
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=5) as response:
-            return bool(response.status == 200)
-    except (OSError, ValueError):
-        return False
-
-
-@contextmanager
-def server(port: int) -> Iterator[str]:
-    """Find a Prefect server, or run one for the time of a ``with`` block; gives its address.
-
-    Raises
-    ------
-    DopplerError
-        If the server that is configured does not answer, or none can be started.
-    """
-    configured = get_current_settings().api.url
-    if configured:
-        if not answers(configured):
-            raise DopplerError(
-                f"{configured}: no Prefect server answers; start it, or unset PREFECT_API_URL"
-            )
-        yield configured
-        return
-    url = f"http://{HOST}:{port}/api"
-    if answers(url):
-        yield url
-        return
-    log = STATE / "server.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w") as stream:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "prefect", "server", "start"),
-                *("--host", HOST, "--port", str(port)),
-            ],
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            # Ctrl-C is not for it: what is being served still has to tell it of its end.
-            start_new_session=True,
-        )
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while not answers(url):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise DopplerError(f"the Prefect server did not start; {log} tells why")
-            time.sleep(0.2)
-        yield url
-    finally:
-        process.terminate()
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def by_cron(cron: str, timezone: str) -> CronSchedule:
@@ -137,40 +71,37 @@ def main(arguments: list[str] | None = None) -> int:
         cron = given.cron or settings.cron
         schedule = by_cron(cron, settings.timezone)
         said = f"at {cron!r} {settings.timezone}"
-    with server(given.port) as url, temporary_settings({PREFECT_API_URL: url}):
-        page = get_current_settings().ui_url or url.removesuffix("/api")
-        print(f"Prefect's page: {page}", flush=True)
-        if given.once:
-            command = [sys.executable, str(NIGHTLY), "--params", given.params]
-            environment = os.environ | {"PREFECT_API_URL": url}
-            return subprocess.run(command, env=environment, check=False).returncode
-        print(
-            f"Serving 'nightly/nightly' {said}; 'prefect deployment run nightly/nightly' runs it "
-            "now, Ctrl-C ends",
-            flush=True,
-        )
-        try:
-            # An interrupt is how it ends, also while it starts.
-            with suppress(KeyboardInterrupt):
-                nightly.serve(
-                    NAME,
-                    schedules=[schedule],
-                    parameters={"params_file": given.params},
-                    limit=1,
-                    paused=False,
-                    pause_on_shutdown=False,
-                    print_starting_message=False,
-                )
-        finally:
-            pause_deployment(f"{nightly.name}/{NAME}")
+    url = find_server(given.port, pages=True)
+    page = get_current_settings().ui_url or url.removesuffix("/api")
+    print(f"Prefect's page: {page}", flush=True)
+    if given.once:
+        command = [sys.executable, str(NIGHTLY), "--params", given.params]
+        return subprocess.run(command, check=False).returncode
+    print(
+        f"Serving 'nightly/nightly' {said}; 'prefect deployment run nightly/nightly' runs it "
+        "now, Ctrl-C ends",
+        flush=True,
+    )
+    try:
+        # An interrupt is how it ends, also while it starts.
+        with suppress(KeyboardInterrupt):
+            nightly.serve(
+                NAME,
+                schedules=[schedule],
+                parameters={"params_file": given.params},
+                limit=1,
+                paused=False,
+                pause_on_shutdown=False,
+                print_starting_message=False,
+            )
+    finally:
+        pause_deployment(f"{nightly.name}/{NAME}")
     return 0
 
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
-    except DopplerError as fault:
-        print(f"error: {fault}", file=sys.stderr)
-        sys.exit(2)
+        with exiting():
+            sys.exit(main())
     except KeyboardInterrupt:
         sys.exit(130)
