@@ -37,7 +37,7 @@ def test_content_tells_the_format_and_the_extension_does_not(tmp_path, extension
         (b"-3\n", "line 1: not a graph file: neither JSON nor the node count "),
         (b"12", "line 1: the file ends here, but it needs a node count, input ids, edge sour"),
         (b'{"a":\n 1', "line 2 column 3: not valid JSON (Expecting ',' delimiter), so not"),
-        (b"[1, 2]", "the JSON must be an object, not an array"),
+        (b"[1, 2]", "the JSON must be an object, not [1, 2]"),
         (b'{"nodes": []}', "this JSON is not a graph: it has neither the key 'format' of Doppler"),
         (b"[" * 200_000, "the JSON is nested too deep to be a graph"),
         (b'{"nodes":' * 200_000, "the JSON is nested too deep to be a graph"),
@@ -52,7 +52,7 @@ def test_content_tells_the_format_and_the_extension_does_not(tmp_path, extension
         ),
         (b'{"nodes": [], "nodes": []}', "key 'nodes' is given twice in one object"),
         (b'{"names": ["\\ud800"]}', "a text holds \\ud800, one half of a surrogate pair"),
-        (b'{"format": "onnx"}', "key 'format' is 'onnx', must be 'doppler-graph'"),
+        (b'{"format": "onnx"}', "format is 'onnx', must be 'doppler-graph'"),
     ],
 )
 def test_a_file_that_is_no_graph_is_refused(tmp_path, content, message):

@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from doppler.documents.json_text import parse_json
 from doppler.errors import GraphError, UnknownNameError
 from doppler.files import read_text, write_atomic
 from doppler.graph.formats import dnn_partitioning, doppler_json, doppler_text
-from doppler.graph.formats.fields import parse_object
 from doppler.graph.graph import Graph
+from doppler.messages import shown_value
 
 _WRITERS: dict[str, Callable[[Graph], str]] = {
     "doppler": doppler_json.write,
@@ -49,7 +50,9 @@ def parse_graph(text: str, where: str) -> Graph:
     # A file may have a name that is no text.
     name = os.fsencode(Path(where).stem).decode(errors="replace")
     if text.lstrip()[0] in "{[":
-        document = parse_object(text, where)
+        document = parse_json(text, where, "graph", GraphError)
+        if not isinstance(document, dict):
+            raise GraphError(f"{where}: the JSON must be an object, not {shown_value(document)}")
         if doppler_json.recognizes(document):
             return doppler_json.read(document, where)
         if "directed" in document or "links" in document:

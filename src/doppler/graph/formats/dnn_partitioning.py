@@ -26,10 +26,15 @@ the format allows them for debugging.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NotRequired
 
 import numpy as np
+from pydantic import BaseModel, Field
+from typing_extensions import TypedDict
 
-from doppler.graph.formats.fields import Fields
+from doppler.documents.schema import check
+from doppler.errors import GraphError
 from doppler.graph.graph import FloatArray, Graph, Machine
 from doppler.messages import shown_value
 
@@ -37,17 +42,51 @@ _SECONDS_PER_UNIT = 1e-3
 _INFINITE = float("inf")
 
 
-def recognizes(document: Fields) -> bool:
+_Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Flag = Literal[0, 1, False, True]
+
+
+# Not models, which take ten times as long to make: a file may hold 100,000.
+class _Node(TypedDict):
+    id: int
+    name: NotRequired[str]
+    supportedOnFpga: _Flag
+    fpgaLatency: NotRequired[Any]
+    cpuLatency: _Cost
+    size: _Cost
+    isBackwardNode: NotRequired[_Flag]
+    colorClass: NotRequired[int | None]
+
+
+class _Edge(TypedDict):
+    sourceId: int
+    destId: int
+    cost: _Cost
+
+
+class _Accelerated(BaseModel):
+    fpgaLatency: list[_Cost]
+
+
+class _File(BaseModel):
+    maxFPGAs: int
+    maxCPUs: int
+    maxSizePerFPGA: _Cost
+    nodes: list[_Node]
+    edges: list[_Edge]
+
+
+def recognizes(document: Mapping[str, Any]) -> bool:
     """Return whether the object has the format's two lists."""
     return "nodes" in document and "edges" in document
 
 
-def read(document: Fields, name: str, where: str) -> Graph:
+def read(document: Mapping[str, Any], name: str, where: str) -> Graph:
     """Make a graph of the parsed document.
 
     Parameters
     ----------
-    document : Fields
+    document : mapping
         The file's top object.
     name : str
         Name of the graph, which the format lacks.
@@ -64,61 +103,60 @@ def read(document: Fields, name: str, where: str) -> Graph:
     GraphError
         Names the file, the key or the op, and the rule.
     """
-    machine = Machine(
-        accelerators=document.integer("maxFPGAs"),
-        cpus=document.integer("maxCPUs"),
-        accelerator_memory=document.cost("maxSizePerFPGA"),
-    )
+    file = check(_File, document, where, GraphError)
     op_of: dict[int, int] = {}
-    names: list[str] = []
-    kinds: list[str] = []
-    gpu: list[float] = []
-    cpu: list[float] = []
-    memory: list[float] = []
-    classes: list[int | None] = []
-    for op, node in enumerate(document.records("nodes")):
-        node_id = node.integer("id")
-        if node_id in op_of:
-            node.fail("id", f"is {shown_value(node_id)}, the id of nodes[{op_of[node_id]}] too")
-        op_of[node_id] = op
-        names.append(node.text("name") if "name" in node else f"node{node_id}")
-        backward = "isBackwardNode" in node and node.flag("isBackwardNode")
-        kinds.append("backward" if backward else "forward")
-        supported = node.flag("supportedOnFpga")
-        gpu.append(node.cost("fpgaLatency") * _SECONDS_PER_UNIT if supported else _INFINITE)
-        cpu.append(node.cost("cpuLatency") * _SECONDS_PER_UNIT)
-        memory.append(node.cost("size"))
-        classes.append(
-            None if node.values.get("colorClass") is None else node.integer("colorClass")
-        )
-    src, dst, transfer = _edges(document, op_of)
+    for op, node in enumerate(file.nodes):
+        if op_of.setdefault(node["id"], op) != op:
+            raise GraphError(
+                f"{where}: nodes[{op}].id is {shown_value(node['id'])}, the id of "
+                f"nodes[{op_of[node['id']]}] too"
+            )
+    src, dst, transfer = _edges(file.edges, op_of, where)
+    supported = [bool(node["supportedOnFpga"]) for node in file.nodes]
+    # Where a node has none, the key says nothing and may hold anything.
+    latency = [
+        node.get("fpgaLatency") if has else 0.0
+        for node, has in zip(file.nodes, supported, strict=True)
+    ]
+    gpu = check(_Accelerated, {"fpgaLatency": latency}, where, GraphError).fpgaLatency
     return Graph.build(
-        len(names),
+        len(file.nodes),
         src,
         dst,
         name=name,
         source=where,
-        param_bytes=memory,
-        names=names,
-        kinds=kinds,
-        colocation=_groups(classes),
+        param_bytes=[node["size"] for node in file.nodes],
+        names=[node.get("name", f"node{node['id']}") for node in file.nodes],
+        kinds=["backward" if node.get("isBackwardNode") else "forward" for node in file.nodes],
+        colocation=_groups([node.get("colorClass") for node in file.nodes]),
         transfer_s=transfer,
-        class_compute_s={"gpu": gpu, "cpu": cpu},
-        machine=machine,
+        class_compute_s={
+            "gpu": [
+                seconds * _SECONDS_PER_UNIT if has else _INFINITE
+                for seconds, has in zip(gpu, supported, strict=True)
+            ],
+            "cpu": [node["cpuLatency"] * _SECONDS_PER_UNIT for node in file.nodes],
+        },
+        machine=Machine(file.maxFPGAs, file.maxCPUs, file.maxSizePerFPGA),
     )
 
 
-def _edges(document: Fields, op_of: dict[int, int]) -> tuple[list[int], list[int], FloatArray]:
+def _edges(
+    edges: list[_Edge], op_of: dict[int, int], where: str
+) -> tuple[list[int], list[int], FloatArray]:
     src: list[int] = []
     dst: list[int] = []
     transfer = np.zeros(len(op_of))
-    for edge in document.records("edges"):
+    for number, edge in enumerate(edges):
         for key, ends in (("sourceId", src), ("destId", dst)):
-            node_id = edge.integer(key)
+            node_id = edge[key]  # type: ignore[literal-required]
             if node_id not in op_of:
-                edge.fail(key, f"is {shown_value(node_id)}, but no node has that id")
+                raise GraphError(
+                    f"{where}: edges[{number}].{key} is {shown_value(node_id)}, but no node has "
+                    "that id"
+                )
             ends.append(op_of[node_id])
-        cost = edge.cost("cost") * _SECONDS_PER_UNIT
+        cost = edge["cost"] * _SECONDS_PER_UNIT
         transfer[src[-1]] = max(transfer[src[-1]], cost)
     return src, dst, transfer
 

@@ -20,12 +20,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any, NoReturn
 
 import numpy as np
+from pydantic import BeforeValidator, Field
 
+from doppler.documents.schema import Strict, check
 from doppler.errors import GraphError
-from doppler.graph.formats.fields import Fields
 from doppler.graph.graph import Graph, Machine
 from doppler.graph.spec import OpSpec, TensorSpec, Tile
 from doppler.messages import shown, shown_value
@@ -37,25 +38,93 @@ _COSTS = ("flops", "output_bytes", "param_bytes", "bytes_read")
 _EXPLICIT = ("compute_s", "transfer_s")
 _LABELS = ("kinds", "meta_ops")
 _INTEGERS = ("shards", "pinned", "colocation")
-_KEYS = (
-    *("format", "version", "name", "names", "src", "dst", "class_compute_s", "specs"),
-    *("tiles", "tensors", "outputs", "machine"),
-    *(_COSTS + _EXPLICIT + _LABELS + _INTEGERS),
-)
-_NUMBER = (int, float)
+_COLUMNS = (*_COSTS, *_EXPLICIT, *_LABELS, *_INTEGERS, "tiles")
 
 
-def recognizes(document: Fields) -> bool:
+def _expand(value: Any) -> Any:
+    """Write out a column of few values that repeat."""
+    if not isinstance(value, dict):
+        return value
+    values, index = value.get("values"), value.get("index")
+    if value.keys() != {"values", "index"} or not isinstance(values, list):
+        raise ValueError("must be a list, or a mapping with the lists 'values' and 'index'")
+    if not isinstance(index, list) or not set(map(type, index)) <= {int}:
+        raise ValueError("index must be a list of whole numbers")
+    if index and not 0 <= min(index) <= max(index) < len(values):
+        raise ValueError(f"index points outside the {len(values)} values")
+    return [values[i] for i in index]
+
+
+_Numbers = Annotated[list[float], BeforeValidator(_expand)]
+_Integers = Annotated[list[int], BeforeValidator(_expand)]
+_Texts = Annotated[list[str], BeforeValidator(_expand)]
+_Rows = Annotated[list[list[int]], BeforeValidator(_expand)]
+_Seconds = Annotated[list[float | None], BeforeValidator(_expand)]
+
+
+class _Form(Strict):
+    function: str
+    shape: list[int]
+    attributes: dict[str, Any] = Field(default_factory=dict)
+
+
+class _Specs(Strict):
+    forms: list[_Form]
+    form: _Integers
+    arity: _Integers
+    inputs: list[int]
+    tiles: list[list[Any]]
+
+
+class _Tensor(Strict):
+    shape: list[int]
+    role: str
+    init: dict[str, Any]
+
+
+class _Machine(Strict):
+    accelerators: int
+    cpus: int
+    accelerator_memory: float
+
+
+class _File(Strict):
+    format: str
+    version: int
+    name: str = "graph"
+    names: list[str]
+    src: list[int]
+    dst: list[int]
+    flops: _Numbers | None = None
+    output_bytes: _Numbers | None = None
+    param_bytes: _Numbers | None = None
+    bytes_read: _Numbers | None = None
+    compute_s: _Numbers | None = None
+    transfer_s: _Numbers | None = None
+    class_compute_s: dict[str, _Seconds] = Field(default_factory=dict)
+    kinds: _Texts | None = None
+    meta_ops: _Texts | None = None
+    shards: _Integers | None = None
+    pinned: _Integers | None = None
+    colocation: _Integers | None = None
+    tiles: _Rows | None = None
+    specs: _Specs | None = None
+    tensors: dict[str, _Tensor] = Field(default_factory=dict)
+    outputs: list[list[Any]] = Field(default_factory=list)
+    machine: _Machine | None = None
+
+
+def recognizes(document: Mapping[str, Any]) -> bool:
     """Return whether the object names a format."""
     return "format" in document
 
 
-def read(document: Fields, where: str) -> Graph:
+def read(document: Mapping[str, Any], where: str) -> Graph:
     """Make a graph of the parsed document.
 
     Parameters
     ----------
-    document : Fields
+    document : mapping
         The file's top object.
     where : str
         The file, for messages.
@@ -65,40 +134,34 @@ def read(document: Fields, where: str) -> Graph:
     GraphError
         Names the file, the key or the op, and the rule; also on another format or a newer version.
     """
-    if document.text("format") != FORMAT:
-        document.fail("format", f"is {shown_value(document.text('format'))}, must be {FORMAT!r}")
-    version = document.integer("version")
-    if version > VERSION:
-        document.fail("version", f"is newer than {VERSION}, the last that is known: update doppler")
-    if version < 1:
-        document.fail("version", f"must be from 1 to {VERSION}")
-    document.known_only(_KEYS)
-    names = document.array("names", (str,))
-    n_ops = len(names)
-    columns: dict[str, Any] = {}
-    for keys, types in (
-        (_COSTS + _EXPLICIT, _NUMBER),
-        (_LABELS, (str,)),
-        (_INTEGERS, (int,)),
-    ):
-        for key in keys:
-            if key in document:
-                columns[key] = _column(document, key, n_ops, types)
-    if "tiles" in document:
-        columns["tiles"] = _column(document, "tiles", n_ops, (list,))
+    if document["format"] != FORMAT:
+        _fail(where, "format", f"is {shown_value(document['format'])}, must be {FORMAT!r}")
+    version = document.get("version")
+    if type(version) is int and version > VERSION:
+        _fail(where, "version", f"is newer than {VERSION}, the last that is known: update doppler")
+    file = check(_File, document, where, GraphError)
+    if version != VERSION:
+        _fail(where, "version", f"is {version}, must be from 1 to {VERSION}")
+    n_ops = len(file.names)
     return Graph.build(
         n_ops,
-        document.array("src", (int,)),
-        document.array("dst", (int,)),
-        name=document.text("name") if "name" in document else "graph",
+        file.src,
+        file.dst,
+        name=file.name,
         source=where,
-        names=names,
-        class_compute_s=_class_seconds(document, n_ops),
-        specs=_read_specs(document.fields("specs"), n_ops) if "specs" in document else None,
-        tensors=_read_tensors(document),
-        outputs=_read_outputs(document),
-        machine=_read_machine(document.fields("machine")) if "machine" in document else None,
-        **columns,
+        names=file.names,
+        class_compute_s={
+            name: [np.inf if seconds is None else seconds for seconds in column]
+            for name, column in file.class_compute_s.items()
+        },
+        specs=None if file.specs is None else _read_specs(file.specs, n_ops, where),
+        tensors={
+            name: TensorSpec(tuple(each.shape), each.role, _frozen_sequences(each.init))
+            for name, each in file.tensors.items()
+        },
+        outputs=_read_outputs(file.outputs, where),
+        machine=None if file.machine is None else Machine(**dict(file.machine)),
+        **{key: getattr(file, key) for key in _COLUMNS},
     )
 
 
@@ -164,42 +227,13 @@ def _compact(values: list[Any]) -> list[Any] | dict[str, list[Any]]:
     return {"values": list(distinct), "index": [index[value] for value in values]}
 
 
-def _column(fields: Fields, key: str, n_ops: int, types: Sequence[type]) -> list[Any]:
-    if isinstance(fields.require(key), dict):
-        table = fields.fields(key)
-        table.known_only(("values", "index"))
-        values = table.array("values", types)
-        index = table.array("index", (int,))
-        if index and not 0 <= min(index) <= max(index) < len(values):
-            table.fail("index", f"points outside the {len(values)} values")
-        column = [values[i] for i in index]
-    else:
-        column = fields.array(key, types)
-    if len(column) != n_ops:
-        fields.fail(key, f"has {len(column)} entries for {n_ops} ops")
-    return column
-
-
-def _class_seconds(document: Fields, n_ops: int) -> dict[str, list[float]]:
-    if "class_compute_s" not in document:
-        return {}
-    classes = document.fields("class_compute_s")
-    return {
-        name: [
-            np.inf if seconds is None else seconds
-            for seconds in _column(classes, name, n_ops, (*_NUMBER, type(None)))
-        ]
-        for name in classes.values
-    }
-
-
 def _pack(tile: Tile) -> list[Any]:
     return [tile.tensor, *([int(start), int(stop)] for start, stop in tile.slices)]
 
 
-def _unpack(fields: Fields, key: str, entry: list[Any]) -> Tile:
+def _unpack(entry: list[Any], where: str, key: str) -> Tile:
     if not (entry and isinstance(entry[0], str) and all(map(_is_span, entry[1:]))):
-        fields.fail(key, "must be a tensor's name followed by one [start, stop] per axis")
+        _fail(where, key, "must be a tensor's name followed by one [start, stop] per axis")
     return Tile(entry[0], tuple((start, stop) for start, stop in entry[1:]))
 
 
@@ -246,26 +280,23 @@ def _write_specs(specs: Sequence[OpSpec], graph: Graph) -> dict[str, Any]:
     }
 
 
-def _read_specs(fields: Fields, n_ops: int) -> list[OpSpec]:
-    fields.known_only(("forms", "form", "arity", "inputs", "tiles"))
-    forms = []
-    for record in fields.records("forms"):
-        record.known_only(("function", "shape", "attributes"))
-        attributes = record.fields("attributes").values if "attributes" in record else {}
-        forms.append((record.text("function"), _shape(record), _frozen_sequences(attributes)))
-    tiles = [
-        _unpack(fields, f"tiles[{i}]", entry)
-        for i, entry in enumerate(fields.array("tiles", (list,)))
+def _read_specs(specs: _Specs, n_ops: int, where: str) -> list[OpSpec]:
+    forms = [
+        (form.function, tuple(form.shape), _frozen_sequences(form.attributes))
+        for form in specs.forms
     ]
-    form = _column(fields, "form", n_ops, (int,))
+    tiles = [_unpack(tile, where, f"specs.tiles[{i}]") for i, tile in enumerate(specs.tiles)]
+    form, arity, inputs = specs.form, specs.arity, specs.inputs
+    for key, column in (("form", form), ("arity", arity)):
+        if len(column) != n_ops:
+            _fail(where, f"specs.{key}", f"has {len(column)} entries for {n_ops} ops")
     if form and not 0 <= min(form) <= max(form) < len(forms):
-        fields.fail("form", f"points outside the {len(forms)} forms")
-    arity = _column(fields, "arity", n_ops, (int,))
-    inputs = fields.array("inputs", (int,))
+        _fail(where, "specs.form", f"points outside the {len(forms)} forms")
     if arity and (min(arity) < 0 or sum(arity) != len(inputs)):
-        fields.fail("arity", f"must add up to the {len(inputs)} inputs, and hold no number below 0")
+        rule = f"must add up to the {len(inputs)} inputs, and hold no number below 0"
+        _fail(where, "specs.arity", rule)
     if inputs and not -1 - len(tiles) < min(inputs):
-        fields.fail("inputs", f"points outside the {len(tiles)} tiles")
+        _fail(where, "specs.inputs", f"points outside the {len(tiles)} tiles")
     values = iter([op if op >= 0 else tiles[-1 - op] for op in inputs])
     return [
         OpSpec(function, tuple(islice(values, count)), shape, attributes)
@@ -275,40 +306,17 @@ def _read_specs(fields: Fields, n_ops: int) -> list[OpSpec]:
     ]
 
 
-def _shape(fields: Fields) -> tuple[int, ...]:
-    return tuple(fields.array("shape", (int,)))
-
-
-def _read_tensors(document: Fields) -> dict[str, TensorSpec]:
-    if "tensors" not in document:
-        return {}
-    tensors = document.fields("tensors")
-    found = {}
-    for name in tensors.values:
-        record = tensors.fields(name)
-        record.known_only(("shape", "role", "init"))
-        init = _frozen_sequences(record.fields("init").values)
-        found[name] = TensorSpec(_shape(record), record.text("role"), init)
-    return found
-
-
-def _read_outputs(document: Fields) -> dict[int, Tile]:
-    if "outputs" not in document:
-        return {}
+def _read_outputs(entries: list[list[Any]], where: str) -> dict[int, Tile]:
     outputs: dict[int, Tile] = {}
-    for i, entry in enumerate(document.array("outputs", (list,))):
-        key = f"outputs[{i}]"
+    for i, entry in enumerate(entries):
         if not entry or type(entry[0]) is not int or entry[0] in outputs:
-            document.fail(key, "must start with the id of an op, each op once")
-        outputs[entry[0]] = _unpack(document, key, entry[1:])
+            _fail(where, f"outputs[{i}]", "must start with the id of an op, each op once")
+        outputs[entry[0]] = _unpack(entry[1:], where, f"outputs[{i}]")
     return outputs
 
 
-def _read_machine(fields: Fields) -> Machine:
-    fields.known_only(("accelerators", "cpus", "accelerator_memory"))
-    return Machine(
-        fields.integer("accelerators"), fields.integer("cpus"), fields.cost("accelerator_memory")
-    )
+def _fail(where: str, key: str, rule: str) -> NoReturn:
+    raise GraphError(f"{where}: {key} {rule}")
 
 
 def _frozen_sequences(value: Any) -> Any:
