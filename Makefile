@@ -55,19 +55,21 @@ docs: figures  ## Build the site of the documents in build/site, after `figures`
 test: $(INSTALLED)  ## Run every test, the slow ones too
 	$(BIN)/python -m pytest -m "slow or not slow"
 
-lint: $(INSTALLED)  ## Format, lint, spelling, types and import contracts; changes nothing
+lint: $(INSTALLED)  ## Format, lint, spelling, types, import contracts and stages; changes nothing
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/codespell src tests flows benchmarks scripts docs README.md
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/stages.py --check
 
 check: lint  ## What a commit must pass: lint and the fast tests
 	$(BIN)/python -m pytest
 
-format: $(INSTALLED)  ## Format the code and mend what ruff can mend
+format: $(INSTALLED)  ## Format the code, mend what ruff can mend, and list in dvc.yaml what stages import
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
+	$(BIN)/python scripts/stages.py
 
 bench: $(INSTALLED)  ## Measure speed beside peers; writes reports/bench.json
 	$(BIN)/python benchmarks/run.py

@@ -35,7 +35,7 @@ from doppler.evaluation.report import (
     write_report,
 )
 from doppler.evaluation.results import EXPECTED, MAKESPAN, CaseResult, save_results
-from doppler.evaluation.settings import EvaluationSections as Params
+from doppler.evaluation.settings import EvaluationSections
 from doppler.evaluation.zero_shot import zero_shot
 from doppler.graph.workloads import chainmm
 from doppler.placement import Placement
@@ -43,6 +43,11 @@ from doppler.policy.checkpoint import load_policy
 from doppler.policy.network import DualPolicy
 from doppler.problem import Problem
 from doppler.simulator import simulate
+
+
+class Params(EvaluationSections):
+    """The sections that this stage reads."""
+
 
 REPORTS = Path("reports")
 TIMELINES = REPORTS / "timelines"
