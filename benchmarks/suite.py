@@ -25,7 +25,7 @@ from doppler.errors import DopplerError
 from doppler.evaluation.comparison import compare
 from doppler.evaluation.reference import References, load_references
 from doppler.evaluation.report import METHOD, summarize_cases
-from doppler.evaluation.results import EXPECTED, MAKESPAN, CaseResult
+from doppler.evaluation.results import EXPECTED, MAKESPAN, CaseResult, parse_results
 from doppler.files import read_text, write_atomic
 from doppler.methods import METHODS, check_options
 from doppler.params import Params, load_params
@@ -164,7 +164,7 @@ def load_report(path: Path, settings: Settings) -> dict[Key, CaseResult]:
     if data != settings.to_json():
         raise DopplerError(f"{path}: was made with other settings; leave --resume out")
     try:
-        return {key: CaseResult.from_json(entry) for key, entry in found.items()}
+        return dict(zip(found, parse_results([*found.values()], str(path)), strict=True))
     except DopplerError as error:
         raise DopplerError(f"{path}: is no report of this benchmark ({error})") from None
 

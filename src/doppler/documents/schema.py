@@ -19,6 +19,7 @@ _WORDS = {
     "float_type": "must be a number",
     "int_type": "must be a whole number",
     "list_type": "must be a list",
+    "model_type": "must be a mapping",
     "string_type": "must be a text",
 }
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
@@ -78,7 +79,7 @@ def first_problem(error: ValidationError) -> str:
     rule = _WORDS.get(problem["type"], rule)
     if problem["type"] == "float_type" and type(value) is int:
         rule += " of 64 bits"
-    return f"{place}{': a key' if of_key else ''} is {shown_value(value)}, {rule}"
+    return f"{place or 'it'}{': a key' if of_key else ''} is {shown_value(value)}, {rule}"
 
 
 def _path(parts: Iterable[str | int]) -> str:

@@ -8,17 +8,18 @@ import hashlib
 import json
 import math
 import os
-import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field, RootModel
 
 from doppler.documents.json_text import read_json
+from doppler.documents.schema import Strict, check
 from doppler.errors import DopplerError
 from doppler.files import write_atomic
 from doppler.graph.fingerprint import fingerprint
@@ -31,10 +32,6 @@ _ROUNDING = 1e-9
 # The arrays of larger graphs are packed: as lists they would fill megabytes.
 LISTED_OPS = 1000
 _MOST_BYTES = 4 * 10_000_000
-_KEYS = {
-    *("graph", "cluster", "best_known_s", "lower_bound_s", "seconds", "how", "graph_fingerprint"),
-    *("cluster_fingerprint", "devices", "priority"),
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +149,26 @@ def cluster_fingerprint(problem: Problem) -> str:
     return digest.hexdigest()[:16]
 
 
+_Figure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Entry(Strict):
+    graph: str
+    cluster: str
+    best_known_s: _Figure
+    lower_bound_s: _Figure
+    seconds: _Figure
+    how: str
+    graph_fingerprint: str
+    cluster_fingerprint: str
+    devices: Any
+    priority: Any
+
+
+class _File(RootModel[list[_Entry]]):
+    pass
+
+
 def load_references(path: str | os.PathLike[str]) -> References:
     """Read a table.
 
@@ -161,14 +178,12 @@ def load_references(path: str | os.PathLike[str]) -> References:
         If the file is missing, not a JSON list, or an entry breaks a rule.
     """
     entries = read_json(path, "reference", DopplerError)
-    if not isinstance(entries, list):
-        raise DopplerError(f"{path}: must be a list of references")
     found = []
-    for place, entry in enumerate(entries):
+    for place, entry in enumerate(check(_File, entries, str(path), DopplerError).root):
         try:
-            found.append(_from_json(entry))
+            found.append(_reference(entry))
         except DopplerError as error:
-            raise DopplerError(f"{path}: entry {place}: {error}") from None
+            raise DopplerError(f"{path}: [{place}]: {error}") from None
     table = References(found)
     if len(table) < len(found):
         raise DopplerError(f"{path}: a graph and cluster occur twice")
@@ -189,29 +204,14 @@ def save_references(references: References, path: str | os.PathLike[str]) -> Pat
     return write_atomic(path, "[\n" + ",\n".join(lines) + "\n]\n")
 
 
-def _from_json(entry: Any) -> Reference:
-    if not isinstance(entry, dict) or entry.keys() != _KEYS:
-        raise DopplerError(f"must be an object with {', '.join(sorted(_KEYS))}")
-    for key in ("graph", "cluster", "how", "graph_fingerprint", "cluster_fingerprint"):
-        if not isinstance(entry[key], str):
-            raise DopplerError(f"{key} is {entry[key]!r}, must be a string")
-    for key in ("best_known_s", "lower_bound_s", "seconds"):
-        value = entry[key]
-        if (
-            not isinstance(value, int | float)
-            or isinstance(value, bool)
-            # Whole numbers may be beyond all floats.
-            or not 0 <= value <= sys.float_info.max
-        ):
-            raise DopplerError(f"{key} is {value!r}, must be a finite number >= 0")
-    if not entry["best_known_s"] >= entry["lower_bound_s"] * (1 - _ROUNDING):
+def _reference(entry: _Entry) -> Reference:
+    if not entry.best_known_s >= entry.lower_bound_s * (1 - _ROUNDING):
         raise DopplerError(
-            f"best_known_s {entry['best_known_s']} is below lower_bound_s {entry['lower_bound_s']}"
+            f"best_known_s {entry.best_known_s} is below lower_bound_s {entry.lower_bound_s}"
         )
     values = dict(entry)
     devices, priority = (_unpack(values.pop(key), key) for key in ("devices", "priority"))
-    placement = Placement(devices, priority)
-    return Reference(**values, placement=placement)
+    return Reference(**values, placement=Placement(devices, priority))
 
 
 def _pack(values: npt.NDArray[np.int32]) -> list[int] | str:

@@ -8,9 +8,12 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel
 
 from doppler.documents.json_text import read_json
+from doppler.documents.schema import Strict, check
 from doppler.errors import DopplerError
 from doppler.files import write_atomic
 
@@ -44,11 +47,6 @@ class MethodResult:
         The mean where the first ready op runs first, whatever its priority.
     extra : mapping of str to a plain value
         Further figures of the method (episodes, how the placement was found), kept as they are.
-
-    Raises
-    ------
-    DopplerError
-        If a figure is negative, not finite or not a number.
     """
 
     makespan_s: float
@@ -57,14 +55,6 @@ class MethodResult:
     makespan_std_s: float | None = None
     expected_fifo_s: float | None = None
     extra: Mapping[str, Scalar] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        _check_figure(self.makespan_s, "makespan_s")
-        _check_figure(self.seconds, "seconds")
-        for name in _OPTIONAL:
-            value = getattr(self, name)
-            if value is not None:
-                _check_figure(value, name)
 
     def figure(self, column: str) -> float | None:
         """Return one of the figures by which methods can be judged, in seconds."""
@@ -92,11 +82,6 @@ class CaseResult:
         Standard deviation of the logarithm of every duration behind the expected makespans.
     trained : {"case", "graph", "none"} or None
         How much of it the policy has seen in training, see :data:`TRAINED`.
-
-    Raises
-    ------
-    DopplerError
-        If a figure is impossible, or there is no method.
     """
 
     graph: str
@@ -109,24 +94,6 @@ class CaseResult:
     cores: int | None = None
     jitter: float | None = None
     trained: str | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("ops", "devices", "cores"):
-            value = getattr(self, name)
-            if name == "cores" and value is None:
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise DopplerError(f"{name} is {value!r}, must be a whole number >= 1")
-        _check_figure(self.best_known_s, "best_known_s")
-        _check_figure(self.lower_bound_s, "lower_bound_s")
-        if self.jitter is not None:
-            _check_figure(self.jitter, "jitter")
-        if self.trained is not None and self.trained not in TRAINED:
-            raise DopplerError(
-                f"trained is {_short(self.trained)}, must be one of {', '.join(TRAINED)}"
-            )
-        if not self.methods:
-            raise DopplerError("methods is empty, there must be at least one")
 
     @property
     def best_s(self) -> float:
@@ -219,29 +186,43 @@ class CaseResult:
         known = {name: getattr(self, name) for name in ("cores", "jitter", "trained")}
         return entry | {name: value for name, value in known.items() if value is not None}
 
-    @classmethod
-    def from_json(cls, entry: Any) -> CaseResult:
-        """Read one entry.
 
-        Raises
-        ------
-        DopplerError
-            If a key is missing or unknown, or a figure is impossible.
-        """
-        if not isinstance(entry, dict):
-            raise DopplerError(f"is {_short(entry)}, must be an object")
-        known = {"graph", "cluster", "ops", "devices", "methods", "best_known_s", "lower_bound_s"}
-        unknown = entry.keys() - known - {"cores", "jitter", "trained"}
-        for what, keys in (("lacks", known - entry.keys()), ("has unknown", unknown)):
-            if keys:
-                raise DopplerError(f"{what} {', '.join(map(repr, sorted(keys)))}")
-        if not isinstance(entry["methods"], dict):
-            raise DopplerError(f"methods is {_short(entry['methods'])}, must be an object")
-        for key in ("graph", "cluster"):
-            if not isinstance(entry[key], str):
-                raise DopplerError(f"{key} is {_short(entry[key])}, must be a string")
-        methods = {name: _method_from_json(name, v) for name, v in entry["methods"].items()}
-        return cls(**{**entry, "methods": methods})
+_Figure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=1)]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | dict):
+        raise ValueError("must be a plain value")
+    return value
+
+
+class _Method(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Annotated[Any, AfterValidator(_plain)]]
+
+    makespan_s: _Figure
+    seconds: _Figure
+    expected_makespan_s: _Figure | None = None
+    makespan_std_s: _Figure | None = None
+    expected_fifo_s: _Figure | None = None
+
+
+class _Case(Strict):
+    graph: str
+    cluster: str
+    ops: _Count
+    devices: _Count
+    methods: Annotated[dict[str, _Method], Field(min_length=1)]
+    best_known_s: _Figure
+    lower_bound_s: _Figure
+    cores: _Count | None = None
+    jitter: _Figure | None = None
+    trained: Literal["case", "graph", "none"] | None = None
+
+
+class _File(RootModel[list[_Case]]):
+    pass
 
 
 def load_results(path: str | os.PathLike[str]) -> tuple[CaseResult, ...]:
@@ -252,17 +233,20 @@ def load_results(path: str | os.PathLike[str]) -> tuple[CaseResult, ...]:
     DopplerError
         If the file is missing, not a JSON list, or breaks a rule; the message names the entry.
     """
-    entries = read_json(path, "results", DopplerError)
-    if not isinstance(entries, list):
-        raise DopplerError(f"{path}: holds {_short(entries)}, must be a list of results")
-    cases: list[CaseResult] = []
-    for place, entry in enumerate(entries):
-        try:
-            cases.append(CaseResult.from_json(entry))
-        except DopplerError as error:
-            raise DopplerError(f"{path}: entry {place}: {error}") from None
+    cases = parse_results(read_json(path, "results", DopplerError), str(path))
     _unique(cases, str(path))
-    return tuple(cases)
+    return cases
+
+
+def parse_results(entries: object, where: str) -> tuple[CaseResult, ...]:
+    """Make results of what :meth:`CaseResult.to_json` returned.
+
+    Raises
+    ------
+    DopplerError
+        If a key is missing or unknown, or a figure is impossible.
+    """
+    return tuple(map(_case_result, check(_File, entries, where, DopplerError).root))
 
 
 def save_results(cases: Iterable[CaseResult], path: str | os.PathLike[str]) -> Path:
@@ -288,21 +272,15 @@ def _method_to_json(result: MethodResult) -> dict[str, Scalar]:
     return {**figures, **result.extra}
 
 
-def _method_from_json(name: str, figures: Any) -> MethodResult:
-    if not isinstance(figures, dict):
-        raise DopplerError(f"method {name!r} is {_short(figures)}, must be an object")
-    own = (MAKESPAN, "seconds", *_OPTIONAL)
-    for key in own[:2]:
-        if key not in figures:
-            raise DopplerError(f"method {name!r} lacks {key!r}")
-    extra = {key: value for key, value in figures.items() if key not in own}
-    for key, value in extra.items():
-        if isinstance(value, list | dict):
-            raise DopplerError(f"method {name!r}: {key} must be a plain value")
-    try:
-        return MethodResult(**{key: figures[key] for key in own if key in figures}, extra=extra)
-    except DopplerError as error:
-        raise DopplerError(f"method {name!r}: {error}") from None
+def _case_result(case: _Case) -> CaseResult:
+    methods = {
+        name: MethodResult(
+            **{key: value for key, value in method if key in _Method.model_fields},
+            extra=dict(method.__pydantic_extra__),
+        )
+        for name, method in case.methods.items()
+    }
+    return CaseResult(**{**dict(case), "methods": methods})
 
 
 def _unique(cases: Iterable[CaseResult], where: str) -> None:
@@ -311,19 +289,3 @@ def _unique(cases: Iterable[CaseResult], where: str) -> None:
         if (case.graph, case.cluster) in seen:
             raise DopplerError(f"{where}: graph {case.graph!r} on {case.cluster!r} occurs twice")
         seen.add((case.graph, case.cluster))
-
-
-def _check_figure(value: object, name: str) -> None:
-    possible = (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and value >= 0
-    )
-    if not possible:
-        raise DopplerError(f"{name} is {_short(value)}, must be a finite number >= 0")
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
