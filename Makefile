@@ -34,9 +34,11 @@ $(INSTALLED): requirements.lock pyproject.toml
 	touch $@
 
 repro: $(INSTALLED)  ## Run the whole pipeline: graphs, traces, training, report
+	$(BIN)/python scripts/check_params.py
 	$(BIN)/dvc repro
 
 report: $(INSTALLED)  ## Make reports/index.html, and whatever it needs, anew
+	$(BIN)/python scripts/check_params.py
 	$(BIN)/dvc repro evaluate
 
 package-policy: $(INSTALLED)  ## Put the policy that the pipeline trained into the package
