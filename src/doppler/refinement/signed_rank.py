@@ -45,32 +45,33 @@ def centre_interval(values: npt.ArrayLike, error: float) -> tuple[float, float, 
     return estimate, float(averages[rank - 1]), float(averages[-rank])
 
 
-def p_below(values: npt.ArrayLike, bound: float = 0.0) -> float:
+def p_value(count: int, above: int) -> float:
     """Return the exact one-sided p-value of the centre not being below a bound.
 
-    It is at most ``error`` exactly when the interval of that error ends below the bound. Values
-    equal to the bound count against it.
+    It is at most ``error`` exactly when the interval of that error ends below the bound.
+
+    Parameters
+    ----------
+    count : int
+        Size of the sample.
+    above : int
+        How many of its Walsh averages are not below the bound: the statistic.
     """
-    return float(min(1.0, _cumulative(np.size(values))[_above(values, bound)]))
+    return float(min(1.0, _cumulative(count)[above]))
 
 
-def z_below(values: npt.ArrayLike, bound: float = 0.0) -> float:
+def z_value(count: int, above: int) -> float:
     """Return the evidence for the centre being below a bound, in standard deviations.
 
     By the normal approximation of the statistic; above 0 where the values rather lie below.
     """
-    n = np.size(values)
-    deviation = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
-    return (n * (n + 1) / 4 - _above(values, bound)) / deviation
+    deviation = math.sqrt(count * (count + 1) * (2 * count + 1) / 24)
+    return (count * (count + 1) / 4 - above) / deviation
 
 
 def smallest_sample(error: float) -> int:
     """Return the least number of values with which an interval is finite."""
     return max(1, math.ceil(-math.log2(error * (1 + 1e-12))))
-
-
-def _above(values: npt.ArrayLike, bound: float) -> int:
-    return int(np.count_nonzero(_walsh_averages(values) >= bound))
 
 
 def _walsh_averages(values: npt.ArrayLike) -> FloatArray:

@@ -22,7 +22,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from doppler.errors import PromotionError
-from doppler.refinement.signed_rank import centre_interval, p_below, smallest_sample, z_below
+from doppler.refinement.signed_rank import centre_interval, p_value, smallest_sample, z_value
 
 Side = Literal["champion", "challenger"]
 SIDES: tuple[Side, Side] = ("champion", "challenger")
@@ -95,8 +95,11 @@ class Trial:
         self.first: list[Side] = []
         self.verdict = Verdict.OPEN
         self._gives_up = looks > 1
+        self._needed = -float(ndtri(self.shares[pairs]))
         self._order = np.random.default_rng(seed).random(pairs) < 0.5
         self._half: float | None = None
+        # Walsh averages that are not below the bound.
+        self._above = 0
 
     @property
     def between(self) -> bool:
@@ -129,7 +132,9 @@ class Trial:
             now, before = math.log(seconds), self._half
             self._half = None
             self.first.append(SIDES[side == "champion"])
-            self.differences.append(now - before if side == "challenger" else before - now)
+            difference = now - before if side == "challenger" else before - now
+            self.differences.append(difference)
+            self._above += sum((each + difference) / 2 >= self.bound for each in self.differences)
             self.verdict = self._judge()
         return self.verdict
 
@@ -152,21 +157,20 @@ class Trial:
     @property
     def p_value(self) -> float | None:
         """One-sided and exact, of the challenger not being faster by the least gain."""
-        return p_below(self.differences, self.bound) if self.differences else None
+        count = len(self.differences)
+        return p_value(count, self._above) if count else None
 
     def _judge(self) -> Verdict:
         count = len(self.differences)
         share = self.shares.get(count)
-        if share is not None and p_below(self.differences, self.bound) <= share:
+        if share is not None and p_value(count, self._above) <= share:
             return Verdict.PROMOTED
-        if count == self.pairs or (self._gives_up and count >= FEWEST and self._hopeless(count)):
+        if count == self.pairs:
             return Verdict.REJECTED
-        return Verdict.OPEN
-
-    def _hopeless(self, count: int) -> bool:
-        """Whether the last look would keep the champion even if all were better than it seems."""
-        hoped = z_below(self.differences, self.bound) + HOPE
-        return hoped * math.sqrt(self.pairs / count) < -float(ndtri(self.shares[self.pairs]))
+        # Whether the last look would keep the champion even if all were better than it seems.
+        hoped = (z_value(count, self._above) + HOPE) * math.sqrt(self.pairs / count)
+        hopeless = self._gives_up and count >= FEWEST and hoped < self._needed
+        return Verdict.REJECTED if hopeless else Verdict.OPEN
 
 
 def plan_looks(error: float, pairs: int = PAIRS, looks: int = LOOKS) -> Mapping[int, float]:
