@@ -11,7 +11,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from common import (
     Cancelled,
@@ -26,35 +26,21 @@ from common import (
     publish_page,
     step,
 )
-from doppler.engine import Backend, Engine, make_backend
 from doppler.errors import DopplerError
-from doppler.graph import Graph
-from doppler.graph.fingerprint import fingerprint
 from doppler.params import Params, load_params
-from doppler.placement import Placement
-from doppler.policy.checkpoint import PRETRAINED, load_policy, read_header, save_policy
-from doppler.refinement.health import Health, check_device, health_markdown
-from doppler.refinement.history import History
+from doppler.policy.checkpoint import PRETRAINED
+from doppler.refinement.budget import error_left
+from doppler.refinement.campaign import Campaign, RefinementResult, Start
+from doppler.refinement.health import Health, health_markdown
 from doppler.refinement.lock import Holder, OccupiedError, hold_machine
-from doppler.refinement.paired_test import PairedResult, compare_paired
-from doppler.refinement.refiner import Refiner
+from doppler.refinement.promotion import Promotion, errors_spent
 from doppler.refinement.report import (
     RefinementReport,
     refinement_markdown,
     refinement_report,
 )
-from doppler.refinement.session import measurement, refine, run_metrics, save_refined
-from doppler.refinement.settings import NightlyParams
-from doppler.refinement.start import (
-    CLUSTER,
-    PLACEMENT,
-    Devices,
-    Start,
-    same_placement,
-    start_anew,
-    start_from,
-)
-from doppler.registry import POLICY, Registry, Version, describe_origin
+from doppler.refinement.session import run_metrics
+from doppler.registry import POLICY, Registry, Version
 from doppler.tracking import track
 from storage import Storage, commit
 
@@ -65,17 +51,8 @@ STATE = Path(".cache/nightly")
 # What an interrupted run had come to; discarded at the end of a run.
 WORK = STATE / "work"
 REPORT = Path("reports/refinement.html")
-TRAINED = Path("models/policy.safetensors")
-# Why nothing is compared.
-SAME = "the challenger places the graph as the champion does"
-
-
-class Refined(NamedTuple):
-    """What refining came to."""
-
-    challenger: Version
-    runs: History
-    mean_regret: float
+# Where the first version comes from: what the pipeline refined, else what it trained.
+REFINED, TRAINED = Path("models/refined"), Path("models/policy.safetensors")
 
 
 @step("close the books of a run that was killed")
@@ -92,114 +69,80 @@ def pull(storage: Storage) -> str:
 
 
 @step("check {name}")
-def check(name: str, backend: Backend, device: int | None, timeout: float) -> Health:
+def check(name: str, campaign: Campaign, device: int | None) -> Health:
     """Let a device compute what is known."""
-    return check_device(backend, device, timeout)
+    return campaign.check(device)
 
 
 @step("find the champion")
 def find_champion(
-    storage: Storage, registry: Registry, graph: Graph, settings: NightlyParams, seed: int
+    storage: Storage, registry: Registry, campaign: Campaign
 ) -> tuple[Version, Start]:
-    """Take the champion, or make the first of the policy that the pipeline trained."""
-    devices = Devices(settings.backend, settings.devices, settings.profile_seconds, settings.budget)
-    champion, measured = registry.champion, WORK / CLUSTER
+    """Take the champion, or make the first of what the pipeline came to."""
+    champion = registry.champion
     if champion is not None:
-        return champion, start_from(champion, graph, devices, measured, seed)
-    policy = TRAINED if TRAINED.exists() else PRETRAINED
-    start = start_anew(graph, devices, policy, measured, seed)
-    copied = save_policy(load_policy(policy), WORK / POLICY, read_header(policy)["info"])
-    placement = start.placement.save(WORK / PLACEMENT)
+        return champion, campaign.start(champion.paths())
+    files = {path.name: path for path in REFINED.glob("*")}
+    if POLICY in files:
+        source = str(REFINED)
+    elif TRAINED.exists():
+        files, source = {POLICY: TRAINED}, str(TRAINED)
+    else:
+        files, source = {}, PRETRAINED
+    start = campaign.start(files)
     storage.begin()
-    first = registry.add(
-        {POLICY: copied, PLACEMENT: placement, CLUSTER: measured},
-        origin=origin(graph, settings, seed),
-    )
-    return registry.promote(first.id, {"reason": f"the first version, from {policy}"}), start
+    first = registry.add(campaign.save_start(start, files), origin=campaign.origin)
+    return registry.promote(first.id, {"reason": f"the first version, from {source}"}), start
 
 
 @step("refine")
-def improve(
+def improve(campaign: Campaign, champion: Version, start: Start, until: float) -> RefinementResult:
+    """Refine until a moment of the monotonic clock."""
+    # Another champion begins anew.
+    return campaign.refine(start, champion.id, seconds=until - time.monotonic())
+
+
+@step("compare with {champion.id}")
+def compare(
+    registry: Registry,
+    campaign: Campaign,
+    champion: Version,
+    start: Start,
+    refined: RefinementResult,
+) -> Promotion:
+    """Compare what the refinement came to with the champion."""
+    return campaign.compare(start, refined, errors_spent(registry.history.events), now())
+
+
+@step("register")
+def register(
     storage: Storage,
     registry: Registry,
+    campaign: Campaign,
     champion: Version,
     start: Start,
-    backend: Backend,
-    settings: NightlyParams,
-    seed: int,
-    until: float,
-) -> Refined:
-    """Refine until a moment of the monotonic clock, and register what it came to."""
-    graph = start.problem.graph
-    # Another champion or other devices begin anew.
-    state = WORK / f"{champion.id}-{start.problem.fingerprint[:16]}"
-    with (
-        Refiner(
-            start.problem,
-            start.placement,
-            policy=load_policy(start.policy),
-            directory=state,
-            guard=settings.guard,
-            seed=seed,
-            # The machine is here to refine: learn as much as there is to learn after every run.
-            background=False,
-        ) as refiner,
-        Engine(graph, backend) as engine,
-    ):
-        refine(refiner, engine, seconds=until - time.monotonic(), timeout=settings.timeout)
-    info = {"stage": "nightly", "seed": seed, "parent": champion.id, "training": [graph.name]}
-    files = save_refined(refiner, WORK / "challenger", info)
-    storage.begin()
-    challenger = registry.add(
-        files,
-        parent=champion.id,
-        origin=origin(graph, settings, seed),
-        metrics={"runs": len(refiner.history), "mean_regret": refiner.mean_regret},
+    refined: RefinementResult,
+    decision: Promotion,
+) -> Version:
+    """Add what was decided on as a challenger."""
+    training = [campaign.graph.name]
+    info = {"stage": "nightly", "seed": campaign.seed, "parent": champion.id, "training": training}
+    files = campaign.save(
+        start, refined, decision, info, champion.paths(), losers=not decision.promote
     )
-    return Refined(challenger, refiner.history, refiner.mean_regret)
-
-
-@step("compare {challenger.id} with {champion.id}")
-def compare(
-    champion: Version,
-    challenger: Version,
-    start: Start,
-    backend: Backend,
-    settings: NightlyParams,
-    seed: int,
-) -> PairedResult | None:
-    """Run champion and challenger in turn; None if they would run alike."""
-    placement = Placement.load(challenger.path(PLACEMENT))
-    if same_placement(start.placement, placement):
-        return None
-    with Engine(start.problem.graph, backend) as engine:
-        return compare_paired(
-            measurement(engine, start.placement, settings.timeout),
-            measurement(engine, placement, settings.timeout),
-            pairs=settings.pairs,
-            confidence=settings.confidence,
-            min_gain=settings.min_gain,
-            looks=settings.looks,
-            warmup=1,
-            problems=[start.problem.graph.name],
-            seed=seed,
-        )
+    storage.begin()
+    return registry.add(files, parent=champion.id, origin=campaign.origin, metrics=refined.metrics)
 
 
 @step("promote or keep")
-def decide(
-    storage: Storage, registry: Registry, challenger: Version, result: PairedResult | None
-) -> None:
+def decide(storage: Storage, registry: Registry, challenger: Version, decision: Promotion) -> None:
     """Enter the decision and its evidence, and record the registry."""
-    evidence = {"reason": SAME} if result is None else result.to_json()
-    # A run before this one may have decided, and been killed before it could tell.
+    # A try before this one may have decided, and failed to record it.
     if registry.status(challenger.id) == "challenger":
-        if result is not None and result.promote:
-            registry.promote(challenger.id, evidence)
-        else:
-            registry.reject(challenger.id, evidence)
+        enter = registry.promote if decision.promote else registry.reject
+        enter(challenger.id, decision.evidence)
     for left in registry.challengers:
-        why = f"never compared: its refinement was interrupted, {challenger.id} went on from it"
+        why = f"never decided on: its refinement was interrupted, {challenger.id} went on from it"
         registry.reject(left.id, {"reason": why})
     storage.record()
 
@@ -216,18 +159,23 @@ def report(
     began: str,
     registry: Registry,
     champion: Version,
-    refined: Refined,
-    result: PairedResult | None,
+    challenger: Version,
+    refined: RefinementResult,
+    decision: Promotion,
     params: Params,
 ) -> None:
     """Show the night as a page, in Prefect and in W&B."""
-    settings, challenger = params.nightly, refined.challenger
+    settings = params.nightly
+    spent = errors_spent(registry.history.events)
     night = RefinementReport(
         runs=[{**run._asdict(), "mean_regret": run.regret} for run in refined.runs],
-        decision=result,
+        decision=decision.placement.result,
+        said=decision.text,
         champion=champion.id,
         challenger=challenger.id,
         max_regret=settings.guard.max_regret,
+        error=settings.error_budget.error,
+        error_left=error_left(settings.error_budget, spent, began),
         versions=registry.to_json()["versions"],
         backend=settings.backend,
         title=f"Doppler: nightly refinement, {began}",
@@ -235,39 +183,22 @@ def report(
     refinement_report(night, REPORT)
     markdown = refinement_markdown(night)
     publish_page("nightly", markdown)
-    promoted = result is not None and result.promote
     with track("nightly", None, params.model_dump(mode="json")) as trackers:
         for run in refined.runs:
             trackers.log(run_metrics(run), step=run.run)
-        trackers.log(figures(refined, result), step=len(refined.runs) + 1)
+        metrics = {**refined.metrics, **decision.metrics, "error_left": night.error_left or 0.0}
+        trackers.log(metrics, step=len(refined.runs) + 1)
         trackers.log_artifact(
             challenger.to_json(),
-            {name: challenger.path(name) for name in challenger.files},
-            aliases=["champion"] if promoted else [],
+            challenger.paths(),
+            aliases=["champion"] if decision.promote else [],
         )
         trackers.report(night.title, markdown, ["regret", "measured_s"])
 
 
-def figures(refined: Refined, result: PairedResult | None) -> dict[str, float]:
-    """Sum up the night for W&B."""
-    found: dict[str, float] = {"promoted": 0.0}
-    if result is not None:
-        ratios = {"ratio": result.ratio, "low": result.low, "high": result.high}
-        found = {"promoted": float(result.promote)} | {
-            f"challenger_{name}": value for name, value in ratios.items() if value is not None
-        }
-    return {"runs": len(refined.runs), "mean_regret": refined.mean_regret, **found}
-
-
-def origin(graph: Graph, settings: NightlyParams, seed: int) -> dict[str, object]:
-    """Say where a version comes from."""
-    return describe_origin(
-        graph=graph.name,
-        graph_fingerprint=fingerprint(graph),
-        backend=settings.backend,
-        devices=settings.devices,
-        seed=seed,
-    )
+def now() -> str:
+    """Tell the time: UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def refine_tonight(params: Params) -> str:
@@ -278,34 +209,30 @@ def refine_tonight(params: Params) -> str:
     DopplerError
         If a device is unhealthy: nothing has been changed then; or if a part fails for good.
     """
-    settings, began = params.nightly, datetime.now(UTC).isoformat(timespec="seconds")
+    settings, began = params.nightly, now()
     storage, registry = Storage(STATE), Registry()
     print(pull(storage))
-    graph = params.graphs[settings.graph].build()
-    backend = make_backend(settings.backend, settings.devices)
-    places: list[tuple[str, int | None]] = [(n, i) for i, n in enumerate(backend.device_names)]
-    health = [
-        check(name, backend, device, settings.timeout) for name, device in [*places, ("all", None)]
-    ]
+    champion = registry.champion
+    # Another one for every champion, the first of which is v1.
+    seed = params.seed + (1 if champion is None else champion.number)
+    campaign = Campaign(params.graphs[settings.graph].build(), settings, seed, WORK)
+    health = [check(name, campaign, device) for name, device in campaign.devices.items()]
     publish("devices", "Devices", health_markdown(health))
     unhealthy = [f"{each.device} ({each.finding})" for each in health if not each.healthy]
     if unhealthy:
         raise DopplerError(f"nothing was refined, unhealthy are {', '.join(unhealthy)}")
     until = time.monotonic() + settings.seconds
-    champion, start = find_champion(storage, registry, graph, settings, params.seed)
-    # Another one every night that has another champion.
-    seed = params.seed + champion.number
-    refined = improve(storage, registry, champion, start, backend, settings, seed, until)
-    challenger = refined.challenger
-    result = compare(champion, challenger, start, backend, settings, seed)
-    decide(storage, registry, challenger, result)
-    said = f"{champion.id} stays champion: {SAME}" if result is None else result.text
-    decision = f"{challenger.id} against {champion.id}: {said}"
-    print(decision)
-    print(push(storage, f"Nightly refinement: {decision}", settings.commit))
-    report(began, registry, champion, refined, result, params)
+    champion, start = find_champion(storage, registry, campaign)
+    refined = improve(campaign, champion, start, until)
+    decision = compare(registry, campaign, champion, start, refined)
+    challenger = register(storage, registry, campaign, champion, start, refined, decision)
+    decide(storage, registry, challenger, decision)
+    said = f"{challenger.id} against {champion.id}: {decision.text}"
+    print(said)
+    print(push(storage, f"Nightly refinement: {said}", settings.commit))
+    report(began, registry, champion, challenger, refined, decision, params)
     discard(WORK)
-    return decision
+    return said
 
 
 @flow(name="nightly", log_prints=True)

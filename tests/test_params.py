@@ -122,13 +122,9 @@ def test_a_stage_reads_its_own_sections_alone(values, tmp_path: Path) -> None:
         ("refine.episode", 5, r"refine: unknown parameter 'episode': did you mean 'episodes'\?"),
         ("nightly.graph", "fnn", r"nightly.graph: unknown graph 'fnn': did you mean 'ffnn'\?"),
         ("nightly.seconds", 0.0, r"nightly.seconds is 0.0, must .* greater than 0"),
-        (
-            "nightly.confidence",
-            0.3,
-            r"nightly.confidence is 0.3, must .* greater than or equal to 0.5",
-        ),
-        ("refine.pairs", 5, r"refine: pairs is 5, must be 6 to 1000 at an error of 0.025"),
-        ("nightly.pairs", 5, r"nightly: pairs is 5, must be 6 to 1000"),
+        ("nightly.error_budget.error", 0.6, r"nightly.error_budget.error is 0.6, .* equal to 0.5"),
+        ("refine.promotion.pairs", 5, r"refine: promotion.pairs is 5, must be at least 8: fewer"),
+        ("nightly.promotion.policy_pairs", 7, r"nightly: promotion.policy_pairs is 7, must be at"),
         ("nightly.wait", -1.0, r"nightly.wait is -1.0, must .* greater than or equal to 0"),
         ("nightly.cron", "0 2 * *", r"nightly.cron is '0 2 \* \*', must match pattern"),
         (

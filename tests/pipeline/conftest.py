@@ -87,8 +87,10 @@ def small(values: dict) -> dict:
         jitter_seeds=2,
     )
     system = {"graph": "smaller", "profile_seconds": 0.5, "budget": 0.1}
-    values["refine"].update(system, episodes=40, pairs=10)
-    values["nightly"].update(system, seconds=2.0, pairs=12, wait=1.0)
+    values["refine"].update(system, episodes=40)
+    values["nightly"].update(system, seconds=2.0, wait=1.0)
+    for section in ("refine", "nightly"):
+        values[section]["promotion"].update(pairs=12, policy_pairs=0)
     return values
 
 

@@ -1,4 +1,4 @@
-"""Refining on an engine: how it begins, ends, resumes and what it leaves."""
+"""Refining on an engine: how it ends and resumes."""
 
 from __future__ import annotations
 
@@ -11,22 +11,8 @@ from doppler import Cluster, Placement, Problem, workloads
 from doppler.engine import CpuBackend, EmulatedBackend, Engine
 from doppler.errors import EngineError
 from doppler.graph import Graph
-from doppler.graph.fingerprint import fingerprint
-from doppler.policy.checkpoint import load_policy, read_header
-from doppler.refinement import start
 from doppler.refinement.refiner import Refiner
-from doppler.refinement.session import measurement, refine, run_metrics, save_refined
-from doppler.refinement.start import (
-    CLUSTER,
-    PLACEMENT,
-    Devices,
-    same_placement,
-    start_anew,
-    start_from,
-)
-from doppler.registry import POLICY, Registry
-
-DEVICES = Devices("cpu", 2, profile_seconds=0.3, budget=0.0)
+from doppler.refinement.session import refine, run_metrics
 
 
 @pytest.fixture
@@ -76,55 +62,3 @@ def test_failures_in_a_row_are_the_fault_of_the_machine(problem: Problem) -> Non
             refine(refiner, engine, episodes=10)
         assert len(refiner.history) == 3
     assert all("measured_s" not in run_metrics(run) for run in refiner.history)
-
-
-def test_what_it_leaves_can_be_gone_on_from(graph: Graph, problem: Problem, tmp_path: Path) -> None:
-    with Engine(graph, CpuBackend(2)) as engine, make_refiner(problem) as refiner:
-        refine(refiner, engine, episodes=6)
-        assert measurement(engine, refiner.champion, 30.0)() > 0
-    files = save_refined(refiner, tmp_path / "new", {"stage": "nightly"})
-    assert set(files) == {POLICY, PLACEMENT, CLUSTER}
-    assert read_header(files[POLICY])["info"] == {"stage": "nightly"}
-    assert "fitted to 6 measured runs" in files[CLUSTER].read_text()
-
-    version = Registry(tmp_path / "registry").add(files)
-    found = start_from(version, graph, DEVICES, tmp_path / "measured.yaml", seed=0)
-    assert not (tmp_path / "measured.yaml").exists()
-    assert found.policy == version.path(POLICY)
-    assert same_placement(found.placement, refiner.champion)
-    assert found.problem.fingerprint == refiner.problem.fingerprint
-    load_policy(found.policy)
-
-
-def test_what_a_version_does_not_hold_for_this_graph_is_made_anew(
-    graph: Graph, problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    registry = Registry(tmp_path / "registry")
-    with make_refiner(problem) as refiner:
-        files = save_refined(refiner, tmp_path / "new", {})
-    version = registry.add(files)
-    # Another graph: the devices are known, the placement is not.
-    other = workloads.chainmm(8, 8, 8, 8, 8, tiles={"m": 2, "k": 1, "n": 1, "p": 1, "q": 1})
-    found = start_from(version, other, DEVICES, tmp_path / "measured.yaml", seed=0)
-    assert found.placement.info["graph_fingerprint"] == fingerprint(other)
-    assert not (tmp_path / "measured.yaml").exists()
-    # Another number of devices, and a version with a policy alone: they are measured, once.
-    alone = registry.add({POLICY: files[POLICY]})
-    for number, held in enumerate((version, alone), start=1):
-        measured = tmp_path / f"measured-{number}.yaml"
-        count = 1 if held is version else 2
-        again = Devices("cpu", count, profile_seconds=0.3, budget=0.0)
-        found = start_from(held, graph, again, measured, seed=0)
-        assert found.problem.n_devices == count
-        with monkeypatch.context() as patch:
-            patch.setattr(start, "profile", None)
-            assert start_anew(graph, again, found.policy, measured, 0).problem.n_devices == count
-
-
-def test_placements_are_the_same_if_they_run_alike(graph: Graph) -> None:
-    one, order = split(graph), np.arange(graph.n_ops, dtype=np.int32)
-    assert same_placement(one, Placement(one.devices.copy(), None, {"method": "another"}))
-    assert not same_placement(one, Placement(1 - one.devices))
-    assert not same_placement(one, Placement(one.devices, order))
-    assert same_placement(Placement(one.devices, order), Placement(one.devices, order.copy()))
-    assert not same_placement(Placement(one.devices, order), Placement(one.devices, order[::-1]))

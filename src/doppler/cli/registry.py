@@ -282,21 +282,20 @@ def _evidence(reason: str | None) -> dict[str, Any]:
 def _files(policy: str, placements: Sequence[Path], cluster: Path | None) -> dict[str, Path]:
     """Name the files of a version, once each was found to be what it should be."""
     from doppler.cluster import Cluster
-    from doppler.placement import Placement
     from doppler.policy.checkpoint import load_frozen, policy_path
-    from doppler.registry import POLICY
+    from doppler.registry import CLUSTER, POLICY, is_placement, read_placements
 
     load_frozen(policy)
     files = {POLICY: policy_path(policy)}
     for path in placements:
-        Placement.load(path)
-        name = path.name if path.name.startswith("placement") else f"placement-{path.name}"
+        name = path.name if is_placement(path.name) else f"placement-{path.stem}.json"
         if name in files:
             raise RegistryError(f"{path}: there are two placements of the name {name}; rename one")
         files[name] = path
+    read_placements(files)
     if cluster is not None:
         Cluster.load(cluster.absolute())
-        files["cluster.yaml"] = cluster
+        files[CLUSTER] = cluster
     return files
 
 

@@ -71,6 +71,11 @@ class PairedResult:
     failure: str | None = None
 
     @property
+    def error(self) -> float:
+        """Chance at which a challenger that is no faster would have been promoted."""
+        return (1 - self.confidence) / 2
+
+    @property
     def pairs(self) -> int:
         """Pairs that count."""
         return len(self.challenger_s)
@@ -114,6 +119,7 @@ class PairedResult:
             "low": self.low,
             "high": self.high,
             "confidence": self.confidence,
+            "error": self.error,
             "min_gain": self.min_gain,
             "p_value": self.p_value,
             "pairs": self.pairs,
@@ -204,7 +210,12 @@ def compare_paired(
     PromotionError
         If an argument is out of range, or a run of the champion fails.
     """
-    trial = check_comparison(pairs, confidence, min_gain, looks, warmup, seed)
+    if not 0.5 <= confidence < 1:
+        raise PromotionError(f"confidence is {confidence!r}, must be at least 0.5 and below 1")
+    if warmup < 0:
+        raise PromotionError(f"warmup is {warmup!r}, must be at least 0")
+    error = (1 - confidence) / 2
+    trial = Trial(error, pairs=pairs, looks=looks, min_gain=min_gain, seed=seed)
     measures: dict[Side, Measure] = {
         "champion": measure_champion,
         "challenger": measure_challenger,
@@ -298,28 +309,6 @@ def decision_markdown(
         columns = ("problem", "champion, median s", "challenger, median s", "ratio")
         lines += ["", markdown_table(columns, problems)]
     return "\n".join(lines) + "\n"
-
-
-def check_comparison(
-    pairs: int,
-    confidence: float = 0.95,
-    min_gain: float = 0.0,
-    looks: int = 1,
-    warmup: int = 0,
-    seed: int = 0,
-) -> Trial:
-    """Check arguments of :func:`compare_paired` before the work that comes before it.
-
-    Raises
-    ------
-    PromotionError
-        If one is out of range, or so few pairs can never tell.
-    """
-    if not 0.5 <= confidence < 1:
-        raise PromotionError(f"confidence is {confidence!r}, must be at least 0.5 and below 1")
-    if warmup < 0:
-        raise PromotionError(f"warmup is {warmup!r}, must be at least 0")
-    return Trial((1 - confidence) / 2, pairs=pairs, looks=looks, min_gain=min_gain, seed=seed)
 
 
 class _ChallengerError(Exception):

@@ -26,7 +26,7 @@ from doppler.problem import Problem
 from doppler.refinement.calibration import trace_factors
 from doppler.refinement.history import CHAMPION, History
 from doppler.refinement.learner import Learner, Plan
-from doppler.refinement.settings import Guard
+from doppler.refinement.settings import ErrorBudget, Guard
 from doppler.torch_threads import one_torch_thread, set_torch_threads
 from doppler.trace import Trace
 
@@ -77,6 +77,8 @@ class Refiner:
         a time may use it.
     guard : Guard, optional
         What exploring may cost.
+    budget : ErrorBudget, optional
+        Of false promotions.
     seed : int
     runtime : {"priority", "fifo"}
         The run-time that production uses.
@@ -109,6 +111,7 @@ class Refiner:
         policy: DualPolicy | None = None,
         directory: str | Path | None = None,
         guard: Guard | None = None,
+        budget: ErrorBudget | None = None,
         seed: int = 0,
         runtime: str = "priority",
         learn_share: float = LEARN_SHARE,
@@ -125,7 +128,14 @@ class Refiner:
             with one_torch_thread():
                 warm_up(policy)
                 self._learner = Learner(
-                    problem, champion, policy, guard or Guard(), seed % 2**32, runtime, directory
+                    problem,
+                    champion,
+                    policy,
+                    guard or Guard(),
+                    seed % 2**32,
+                    runtime,
+                    directory,
+                    budget,
                 )
         except BaseException:
             if self._held is not None:

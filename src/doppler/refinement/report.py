@@ -36,11 +36,15 @@ class RefinementReport:
         ``ratio`` (measured over the champion's) and ``mean_regret`` (so far, as a share). What is
         None or missing is shown as a dash; a run without ``measured`` failed.
     decision : PairedResult, optional
-        Of the comparison at the end.
+        Of the comparison of the placements at the end.
+    said : str
+        The whole decision in one line, that on the policy included.
     champion, challenger : str
         Ids of the versions that were compared.
     max_regret : float, optional
         The guard's limit of ``mean_regret``.
+    error, error_left : float, optional
+        Chance of any false promotion that a month may have, and what is left of it.
     fidelity : mapping of str to mapping
         By workload: ``pearson``, ``spearman``, ``placements``.
     versions : sequence of mapping
@@ -52,9 +56,12 @@ class RefinementReport:
 
     runs: Sequence[Mapping[str, Any]]
     decision: PairedResult | None = None
+    said: str = ""
     champion: str = "champion"
     challenger: str = "challenger"
     max_regret: float | None = None
+    error: float | None = None
+    error_left: float | None = None
     fidelity: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     versions: Sequence[Mapping[str, Any]] = ()
     backend: str = ""
@@ -83,6 +90,7 @@ def render_refinement(report: RefinementReport) -> str:
         subtitle=_subtitle(report),
         cards=_cards(report),
         charts=_charts(report),
+        said=_sentence(report.said),
         decision=None if report.decision is None else _decision(report, report.decision),
         kinds=_kinds(report.runs),
         runs=[_run_row(run) for run in report.runs[-_MOST_RUNS:]],
@@ -98,6 +106,10 @@ def refinement_markdown(report: RefinementReport) -> str:
     if report.decision is not None:
         # Its heading is one below that of the report.
         parts.append("#" + decision_markdown(report.decision, report.champion, report.challenger))
+    if report.said:
+        parts.append(_sentence(report.said))
+    if report.error_left is not None:
+        parts.append(f"Of the month's error {_error(report)}.")
     if report.runs:
         columns = ["kind", "runs", "failed", "median ratio", "median measured"]
         rows = [
@@ -161,6 +173,14 @@ def _cards(report: RefinementReport) -> list[dict[str, str]]:
                 + ("" if limit is None else f"; the guard allows {format_percent(limit)}"),
             }
         )
+    if report.error_left is not None:
+        cards.append(
+            {
+                "value": format_percent(report.error_left, 2),
+                "name": "left of the month's error",
+                "note": f"{_error(report)}, the chance of any false promotion",
+            }
+        )
     best = min(_numbers(report.runs, "ratio"), default=None)
     if best is not None:
         cards.append(
@@ -171,6 +191,15 @@ def _cards(report: RefinementReport) -> list[dict[str, str]]:
             }
         )
     return cards
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def _error(report: RefinementReport) -> str:
+    left, whole = (format_percent(each or 0.0, 2) for each in (report.error_left, report.error))
+    return f"{left} of {whole} is left"
 
 
 def _charts(report: RefinementReport) -> list[dict[str, Any]]:
@@ -246,7 +275,7 @@ def _decision(report: RefinementReport, decision: PairedResult) -> dict[str, Any
     p = decision.p_value
     return {
         "versions": f"{report.challenger} against {report.champion}",
-        "text": f"{decision.text[0].upper()}{decision.text[1:]}.",
+        "text": _sentence(decision.text),
         "interval": interval,
         "problems": problems,
         "note": f"Each dot is a pair of runs, {count_of(decision.pairs, 'pair')} of "

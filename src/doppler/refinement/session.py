@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
-from doppler.cluster import save_cluster
 from doppler.engine import Engine
 from doppler.errors import EngineError
-from doppler.graph.fingerprint import fingerprint
 from doppler.placement import Placement
-from doppler.policy.checkpoint import save_policy
 from doppler.refinement.history import Run
 from doppler.refinement.refiner import Refiner
-from doppler.refinement.start import CLUSTER, PLACEMENT
-from doppler.registry import POLICY
 
 # Failed runs in a row after which the machine is at fault, not a placement.
 MOST_FAILURES = 3
@@ -87,29 +80,3 @@ def run_metrics(run: Run) -> dict[str, float]:
     """Return the figures of a run that are known, for a tracker."""
     values = {"measured_s": run.measured, "ratio": run.ratio, "regret": run.regret}
     return {name: value for name, value in values.items() if not math.isnan(value)}
-
-
-def save_refined(refiner: Refiner, folder: Path, info: Mapping[str, Any]) -> dict[str, Path]:
-    """Write what a refiner came to: policy, placement, and the cluster as measured.
-
-    Parameters
-    ----------
-    refiner : Refiner
-    folder : pathlib.Path
-    info : mapping
-        Kept with the policy and the placement.
-
-    Returns
-    -------
-    dict of str to pathlib.Path
-        The files, by their names in a version.
-    """
-    champion, cluster = refiner.champion, refiner.problem.cluster
-    runs = len(refiner.history)
-    graph = refiner.problem.graph
-    known = {"graph": graph.name, "graph_fingerprint": fingerprint(graph), **info}
-    return {
-        POLICY: save_policy(refiner.policy, folder / POLICY, info),
-        PLACEMENT: Placement(champion.devices, champion.priority, known).save(folder / PLACEMENT),
-        CLUSTER: save_cluster(cluster, folder / CLUSTER, f"fitted to {runs:,} measured runs"),
-    }

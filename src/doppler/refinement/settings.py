@@ -9,9 +9,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from doppler.cluster.device import MAX_DEVICES
-from doppler.errors import PromotionError
-from doppler.refinement.paired_test import check_comparison
-from doppler.settings import Count, Fraction, Name, NotNegative, Positive, Settings
+from doppler.refinement.signed_rank import smallest_sample
+from doppler.settings import Count, Fraction, Name, NotNegative, Positive, Settings, Whole
 
 
 class Guard(Settings):
@@ -55,6 +54,27 @@ class ErrorBudget(Settings):
     spread: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 10.0
 
 
+class PromotionParams(Settings):
+    """How what a refinement came to is compared with what it began with.
+
+    Attributes
+    ----------
+    pairs : int
+        Paired runs of the two placements, at most.
+    looks : int
+        How often to look whether they are decided; 1: all pairs run.
+    min_gain : float
+        Share by which a placement must be faster at least.
+    policy_pairs : int
+        Problems on which the two policies are compared, at most; 0: the champion's is kept.
+    """
+
+    pairs: Count = 100
+    looks: Count = 7
+    min_gain: Fraction = 0.01
+    policy_pairs: Whole = 40
+
+
 class SystemParams(Settings):
     """A graph that runs on real devices, and how to improve its placement there (Stage III).
 
@@ -72,6 +92,9 @@ class SystemParams(Settings):
     timeout : float
         Seconds after which one run of the graph is given up.
     guard : Guard
+    error_budget : ErrorBudget
+        Of the champions of a refinement, and of the comparisons at its end.
+    promotion : PromotionParams
     """
 
     graph: Name
@@ -81,6 +104,21 @@ class SystemParams(Settings):
     budget: NotNegative
     timeout: Positive
     guard: Guard
+    error_budget: ErrorBudget
+    promotion: PromotionParams
+
+    @model_validator(mode="after")
+    def _pairs_can_tell(self) -> Self:
+        first = self.error_budget.error / (self.error_budget.spread + 1)
+        least = smallest_sample(first)
+        for name in ("pairs", "policy_pairs"):
+            pairs = getattr(self.promotion, name)
+            if pairs < least and (name == "pairs" or pairs > 0):
+                raise ValueError(
+                    f"promotion.{name} is {pairs}, must be at least {least}: fewer cannot tell at "
+                    f"{first:.1g}, what the first test of a month may spend of its error"
+                )
+        return self
 
 
 class RefineParams(SystemParams):
@@ -90,17 +128,9 @@ class RefineParams(SystemParams):
     ----------
     episodes : int
         Runs of the graph.
-    pairs : int
-        Paired runs in which the result is compared with what it began with.
     """
 
     episodes: Count
-    pairs: Count
-
-    @model_validator(mode="after")
-    def _pairs_can_tell(self) -> Self:
-        _refuse_what_cannot_tell(self.pairs)
-        return self
 
 
 class NightlyParams(SystemParams):
@@ -110,14 +140,6 @@ class NightlyParams(SystemParams):
     ----------
     seconds : float
         Time to refine for.
-    pairs : int
-        Paired runs of champion and challenger, at most.
-    confidence : float
-        Of the interval that decides on a promotion.
-    min_gain : float
-        Share by which a challenger must be faster at least.
-    looks : int
-        How often to look whether the comparison is decided before all pairs have run.
     wait : float
         Seconds that a second refinement on this machine waits for the first, before it is skipped.
     lock : str
@@ -131,20 +153,11 @@ class NightlyParams(SystemParams):
     """
 
     seconds: Positive
-    pairs: Count
-    confidence: Annotated[float, Field(ge=0.5, lt=1)]
-    min_gain: Fraction
-    looks: Count
     wait: NotNegative
     lock: Annotated[str, Field(min_length=1)]
     commit: bool
     cron: Annotated[str, Field(pattern=r"^\S+( +\S+){4}$")]
     timezone: str
-
-    @model_validator(mode="after")
-    def _pairs_can_tell(self) -> Self:
-        _refuse_what_cannot_tell(self.pairs, self.confidence, self.min_gain, self.looks)
-        return self
 
     @field_validator("timezone")
     @classmethod
@@ -155,13 +168,3 @@ class NightlyParams(SystemParams):
             hint = f": did you mean {near[0]!r}?" if near else ", such as 'Europe/Berlin'"
             raise ValueError(f"{timezone!r} is not a time zone{hint}")
         return timezone
-
-
-def _refuse_what_cannot_tell(
-    pairs: int, confidence: float = 0.95, min_gain: float = 0.0, looks: int = 1
-) -> None:
-    """Refuse a paired comparison now, not after the refinement that comes before it."""
-    try:
-        check_comparison(pairs, confidence, min_gain, looks)
-    except PromotionError as error:
-        raise ValueError(str(error)) from None

@@ -2,10 +2,18 @@
 
 from doppler.registry.history import Event, Status
 from doppler.registry.origin import describe_origin
+from doppler.registry.placements import (
+    find_placement,
+    is_placement,
+    other_placements,
+    placement_name,
+    read_placements,
+)
 from doppler.registry.registry import DIRECTORY, Registry
-from doppler.registry.version import POLICY, Version
+from doppler.registry.version import CLUSTER, POLICY, Version
 
 __all__ = [
+    "CLUSTER",
     "DIRECTORY",
     "POLICY",
     "Event",
@@ -13,4 +21,9 @@ __all__ = [
     "Status",
     "Version",
     "describe_origin",
+    "find_placement",
+    "is_placement",
+    "other_placements",
+    "placement_name",
+    "read_placements",
 ]

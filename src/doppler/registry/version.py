@@ -19,6 +19,8 @@ from doppler.registry.document import RESTORE, read_document
 MANIFEST = "manifest.json"
 #: Name of the policy among the files of a version.
 POLICY = "policy.safetensors"
+#: Name of the cluster among them.
+CLUSTER = "cluster.yaml"
 FORMAT = "doppler-version"
 VERSION = 1
 
@@ -89,6 +91,10 @@ class Version:
         if problem is not None:
             raise RegistryError(f"{problem}; {RESTORE}")
         return self.directory / name
+
+    def paths(self) -> dict[str, Path]:
+        """Return the paths of all files by name, after each was found right, as :meth:`path`."""
+        return {name: self.path(name) for name in self.files}
 
     def problem(self, name: str) -> str | None:
         """Say what is wrong with a file, or None.

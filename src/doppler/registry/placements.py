@@ -1,0 +1,89 @@
+"""The placements of a version: each of another graph, known by its fingerprint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from doppler.errors import RegistryError
+from doppler.graph import Graph
+from doppler.graph.fingerprint import fingerprint
+from doppler.placement import Placement
+
+_PLACEMENT = re.compile(r"placement(-.*)?\.json")
+
+
+def is_placement(name: str) -> bool:
+    """Whether a file of a version is a placement, by its name."""
+    return _PLACEMENT.fullmatch(name) is not None
+
+
+def read_placements(files: Mapping[str, Path]) -> dict[str, Placement]:
+    """Read every placement among the files of a version.
+
+    Parameters
+    ----------
+    files : mapping of str to pathlib.Path
+        By their names in the version: ``placement.json`` or ``placement-NAME.json``.
+
+    Raises
+    ------
+    RegistryError
+        If one does not say which graph it is of, or two are of the same graph.
+    PlacementError
+        If one is damaged.
+    """
+    found: dict[str, Placement] = {}
+    known: dict[object, str] = {}
+    for name, path in sorted(files.items()):
+        if not is_placement(name):
+            continue
+        placement = found[name] = Placement.load(path)
+        graph = placement.info.get("graph_fingerprint")
+        if not graph:
+            raise RegistryError(
+                f"{path}: does not say which graph it is of; give one that 'doppler place' made"
+            )
+        if graph in known:
+            raise RegistryError(f"{path}: is of the same graph as {known[graph]}; keep one of them")
+        known[graph] = name
+    return found
+
+
+def find_placement(graph: Graph, files: Mapping[str, Path]) -> Placement | None:
+    """Return the placement of a graph among the files of a version, None if there is none.
+
+    Raises
+    ------
+    RegistryError, PlacementError
+        As :func:`read_placements`.
+    """
+    wanted = fingerprint(graph)
+    for placement in read_placements(files).values():
+        if placement.info["graph_fingerprint"] == wanted:
+            return placement
+    return None
+
+
+def other_placements(graph: Graph, files: Mapping[str, Path]) -> dict[str, Path]:
+    """Return the files of a version with the placements of other graphs.
+
+    Raises
+    ------
+    RegistryError, PlacementError
+        As :func:`read_placements`.
+    """
+    wanted = fingerprint(graph)
+    return {
+        name: files[name]
+        for name, placement in read_placements(files).items()
+        if placement.info["graph_fingerprint"] != wanted
+    }
+
+
+def placement_name(graph: Graph, taken: Collection[str] = ()) -> str:
+    """Name the file for the placement of a graph in a version."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", graph.name)[:80]
+    name = f"placement-{plain}.json"
+    return f"placement-{plain}-{fingerprint(graph)[:8]}.json" if name in taken else name
