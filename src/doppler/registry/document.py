@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from doppler.documents.json_text import read_json
+from doppler.documents.schema import Model, check
 from doppler.errors import RegistryError
 from doppler.messages import shown_value
 
 RESTORE = "restore it with 'dvc pull --force'; 'doppler registry verify' tells what else is damaged"
 
 
-def read_document(path: Path, what: str, file_format: str, version: int) -> dict[str, Any]:
+def read_document(
+    path: Path, what: str, schema: type[Model], file_format: str, version: int
+) -> Model:
     """Read a JSON object that names its format and the version of that.
 
     Parameters
@@ -20,6 +22,8 @@ def read_document(path: Path, what: str, file_format: str, version: int) -> dict
     path : pathlib.Path
     what : str
         What the file is, for people.
+    schema : type of pydantic.BaseModel
+        What it holds.
     file_format : str
     version : int
         The only one that this Doppler reads.
@@ -40,4 +44,7 @@ def read_document(path: Path, what: str, file_format: str, version: int) -> dict
             f"{path}: has format version {shown_value(document.get('version'))}, this Doppler "
             f"reads {version}"
         )
-    return document
+    try:
+        return check(schema, document, f"{path}: is damaged", RegistryError)
+    except RegistryError as error:
+        raise RegistryError(f"{error}; {RESTORE}") from None

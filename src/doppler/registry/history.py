@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
+from doppler.documents.schema import Strict
 from doppler.errors import RegistryError
-from doppler.messages import shown_value
 from doppler.registry.document import RESTORE, read_document
-from doppler.registry.version import is_id
+from doppler.registry.version import VersionId
 
 HISTORY = "history.json"
 FORMAT = "doppler-registry"
@@ -151,18 +151,25 @@ def read_history(path: Path) -> History:
     """
     if not path.exists():
         return History()
-    document = read_document(path, "history", FORMAT, VERSION)
+    document = read_document(path, "history", _File, FORMAT, VERSION)
     try:
-        return History(_event(entry) for entry in document["events"])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return History(
+            Event(entry.event, entry.id, entry.previous, entry.time, entry.evidence)
+            for entry in document.events
+        )
+    except ValueError as error:
         raise RegistryError(f"{path}: is damaged ({error}); {RESTORE}") from None
 
 
-def _event(entry: Mapping[str, Any]) -> Event:
-    kind, version, previous = entry["event"], entry["id"], entry["previous"]
-    if kind not in get_args(Kind):
-        raise ValueError(f"unknown event {shown_value(kind)}")
-    for name in (version, *(() if previous is None else (previous,))):
-        if not is_id(name):
-            raise ValueError(f"{shown_value(name)} is no version")
-    return Event(kind, version, previous, str(entry["time"]), dict(entry["evidence"]))
+class _Entry(Strict):
+    event: Kind
+    id: VersionId
+    previous: VersionId | None
+    time: str
+    evidence: dict[str, Any]
+
+
+class _File(Strict):
+    format: str
+    version: int
+    events: list[_Entry]

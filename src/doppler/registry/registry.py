@@ -462,7 +462,8 @@ def _copy(source: Path, target: Path) -> StoredFile:
             f"{source}: cannot be copied into the registry ({error.strerror}); give a file that "
             "can be read"
         ) from None
-    return StoredFile(*digest(target))
+    size, sha256 = digest(target)
+    return StoredFile(size=size, sha256=sha256)
 
 
 def _flush(folder: Path) -> None:

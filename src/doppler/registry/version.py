@@ -10,9 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
-from doppler.errors import DopplerError, RegistryError
+from pydantic import Field
+
+from doppler.documents.schema import Strict
+from doppler.errors import RegistryError
 from doppler.messages import shown
 from doppler.registry.document import RESTORE, read_document
 
@@ -26,12 +29,12 @@ VERSION = 1
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _ID = re.compile(r"v[1-9][0-9]{0,8}")
-_KEYS = {"format", "version", "id", "created", "parent", "origin", "metrics", "files", "sha256"}
 _CHUNK = 1 << 20
 
+VersionId = Annotated[str, Field(pattern=rf"^{_ID.pattern}$")]
 
-@dataclass(frozen=True)
-class StoredFile:
+
+class StoredFile(Strict):
     """What a manifest says of a file.
 
     Attributes
@@ -177,27 +180,35 @@ def read_version(directory: Path) -> Version:
     source = directory / MANIFEST
     if not source.exists():
         raise RegistryError(f"{source}: is missing; {RESTORE}")
-    document = read_document(source, "manifest", FORMAT, VERSION)
-    try:
-        if document.keys() != _KEYS or document.pop("sha256") != _checksum(document):
-            raise ValueError("its checksum is wrong")
-        if document["id"] != directory.name:
-            raise ValueError(f"it is of {document['id']}")
-        files = {
-            check_name(name): StoredFile(int(file["size"]), str(file["sha256"]))
-            for name, file in document["files"].items()
-        }
-    except (DopplerError, KeyError, TypeError, ValueError) as error:
-        raise RegistryError(f"{source}: was changed ({error}); {RESTORE}") from None
+    manifest = read_document(source, "manifest", _Manifest, FORMAT, VERSION)
+    fault = None
+    if manifest.sha256 != _checksum(manifest.model_dump(exclude={"sha256"})):
+        fault = "its checksum is wrong"
+    elif manifest.id != directory.name:
+        fault = f"it is of {manifest.id}"
+    if fault is not None:
+        raise RegistryError(f"{source}: was changed ({fault}); {RESTORE}")
     return Version(
-        id=document["id"],
+        id=manifest.id,
         directory=directory,
-        created=document["created"],
-        parent=document["parent"],
-        origin=MappingProxyType(document["origin"]),
-        metrics=MappingProxyType(document["metrics"]),
-        files=MappingProxyType(files),
+        created=manifest.created,
+        parent=manifest.parent,
+        origin=MappingProxyType(manifest.origin),
+        metrics=MappingProxyType(manifest.metrics),
+        files=MappingProxyType(manifest.files),
     )
+
+
+class _Manifest(Strict):
+    format: str
+    version: int
+    id: VersionId
+    created: str
+    parent: VersionId | None
+    origin: dict[str, Any]
+    metrics: dict[str, float]
+    files: dict[Annotated[str, Field(pattern=rf"^{_FILE_NAME.pattern}$")], StoredFile]
+    sha256: str
 
 
 def digest(path: Path) -> tuple[int, str]:
