@@ -178,6 +178,7 @@ def test_served_killed_and_two_at_once(night: Clone, server: str) -> None:
     assert last in (night.path / "reports/refinement.html").read_text()
     artifacts = {artifact["key"]: artifact["data"] for artifact in ask(server, "artifacts")}
     assert "# Doppler: nightly refinement" in artifacts["nightly"]
+    assert "Of the month's error " in artifacts["nightly"]
     assert "| cpu1 | healthy |" in artifacts["devices"]
     assert "Nightly refinement: " in night.run("git", "log", "-1", "--format=%s").stdout
 

@@ -163,7 +163,6 @@ def test_a_challenger_that_fails_is_not_promoted(run, reason) -> None:
 def test_a_challenger_that_fails_in_the_warm_up() -> None:
     result = compare_paired(lambda: 1.0, from_list([EngineError("lost")]), warmup=1)
     assert result.failure == "failed in the warm-up (EngineError: lost)"
-    assert PairedResult.from_json(result.to_json()) == result
     assert decision_markdown(result)
 
 
@@ -216,11 +215,11 @@ def test_the_line_says_what_was_found() -> None:
 def test_json_holds_all_of_it() -> None:
     result = simulated(0, 0.95, 0.02, pairs=12, looks=2, min_gain=0.01)
     values = json.loads(json.dumps(result.to_json(), allow_nan=False))
-    assert PairedResult.from_json(values) == result
     assert values["text"] == result.text
+    assert values["error"] == pytest.approx(0.025)
+    assert values["pairs"] == len(values["first"]) == len(values["champion_s"])
+    assert values["challenger_s"] == [list(row) for row in result.challenger_s]
     assert values["by_problem"] == pytest.approx({"problem 1": result.ratio})
-    with pytest.raises(PromotionError, match="is not the evidence of a paired comparison"):
-        PairedResult.from_json({"by": "hand"})
 
 
 def test_markdown_for_people() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -63,7 +64,9 @@ def report(decision, tmp_path) -> RefinementReport:
         champion="v1",
         challenger="v2",
         max_regret=0.05,
-        fidelity={"ffnn": {"pearson": 0.98765, "spearman": 0.9, "placements": 40}},
+        said="placement: a gain",
+        error=0.05,
+        error_left=0.0375,
         versions=registry.to_json()["versions"],
         backend="emulated",
     )
@@ -93,7 +96,7 @@ def assert_whole(page: str) -> None:
     assert parser.open == []
 
 
-def test_the_page_shows_decision_regret_runs_fidelity_and_registry(report, decision, tmp_path):
+def test_the_page_shows_decision_regret_runs_budget_and_registry(report, decision, tmp_path):
     path = refinement_report(report, tmp_path / "reports" / "refinement.html")
     page = path.read_text()
     assert_whole(page)
@@ -104,7 +107,8 @@ def test_the_page_shows_decision_regret_runs_fidelity_and_registry(report, decis
         "the guard allows 5.0%",
         "the last 200, 100 before them are left out",
         "limit of the guard",
-        "0.988",
+        "Placement: a gain.",
+        "3.75% of 5.00% is left",
         "ratio 0.9",
     ):
         assert text in page, text
@@ -122,14 +126,14 @@ def test_the_interval_stands_where_it_is(report, decision) -> None:
 
 
 def test_nothing_in_a_name_gets_out_of_its_place(decision) -> None:
-    result = PairedResult.from_json({**decision.to_json(), "problems": [NASTY, NASTY[1:]]})
+    result = replace(decision, problems=(NASTY, NASTY[1:]))
     runs = [{"run": 0, "kind": NASTY, "measured": 1.0}]
     report = RefinementReport(
         runs,
         result,
         NASTY,
         NASTY,
-        fidelity={NASTY: {}},
+        said=NASTY,
         versions=[{"id": NASTY, "metrics": {NASTY: 1.0}, "origin": {"git": NASTY}}],
         backend=NASTY,
         title=NASTY,
@@ -178,7 +182,8 @@ def test_markdown_says_the_same(report, decision) -> None:
     text = refinement_markdown(report)
     assert "\n## v2 against v1\n" in text
     assert decision.text[1:] in text
-    assert "| ffnn | 0.988 | 0.900 | 40 |" in text
+    assert "Placement: a gain." in text
+    assert "Of the month's error 3.75% of 5.00% is left." in text
     assert "| v2 | champion |" in text
     assert re.search(r"\| explore \| 22\d \| 1 \|", text)
     assert text.count("\n# ") == 0

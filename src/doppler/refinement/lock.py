@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
-from doppler.errors import DopplerError
+from doppler.errors import DopplerError, LockedError
 from doppler.files import write_atomic
+from doppler.locks import hold
 
 
 class OccupiedError(DopplerError):
@@ -68,27 +67,20 @@ def hold_machine(path: str | os.PathLike[str], wait: float, run: str) -> Iterato
     """
     place = Path(path)
     note = place.with_name(f"{place.name}.json")
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        # Not of one thread: Prefect may run what is inside in another.
-        lock = FileLock(place, thread_local=False)
-        lock.acquire(timeout=wait)
-    except Timeout:
-        holder = _read(note)
-        who = f"process {holder.pid} since {holder.since}" if holder else "another process"
-        raise OccupiedError(
-            f"{place}: a refinement is under way here, by {who}; waited {wait:g} s for it"
-        ) from None
-    except OSError as error:
-        raise DopplerError(f"{place}: cannot be locked ({error.strerror or error})") from None
-    try:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(hold(place, wait))
+        except LockedError:
+            holder = _read(note)
+            who = f"process {holder.pid} since {holder.since}" if holder else "another process"
+            raise OccupiedError(
+                f"{place}: a refinement is under way here, by {who}; waited {wait:g} s for it"
+            ) from None
         killed = _read(note)
+        stack.callback(note.unlink, missing_ok=True)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         write_atomic(note, json.dumps({"run": run, "pid": os.getpid(), "since": now}) + "\n")
         yield killed
-    finally:
-        note.unlink(missing_ok=True)
-        lock.release()
 
 
 def _read(note: Path) -> Holder | None:

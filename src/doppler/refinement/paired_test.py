@@ -6,8 +6,8 @@ How it decides is told in :mod:`doppler.refinement.trial`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -111,54 +111,9 @@ class PairedResult:
         return f"{found} ({100 * self.confidence:g}% interval {interval}, {pairs}): {decided}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as JSON can express it, with ``text`` and ``by_problem``."""
-        return {
-            "text": self.text,
-            "promote": self.promote,
-            "ratio": self.ratio,
-            "low": self.low,
-            "high": self.high,
-            "confidence": self.confidence,
-            "error": self.error,
-            "min_gain": self.min_gain,
-            "p_value": self.p_value,
-            "pairs": self.pairs,
-            "planned": self.planned,
-            "looks": self.looks,
-            "seed": self.seed,
-            "failure": self.failure,
-            "by_problem": self.by_problem,
-            "problems": list(self.problems),
-            "first": list(self.first),
-            "champion_s": [list(row) for row in self.champion_s],
-            "challenger_s": [list(row) for row in self.challenger_s],
-        }
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> PairedResult:
-        """Restore a result from :meth:`to_json`.
-
-        Raises
-        ------
-        PromotionError
-            If it is not one.
-        """
-        try:
-            return cls(
-                **{name: values[name] for name in _PLAIN},
-                champion_s=tuple(tuple(row) for row in values["champion_s"]),
-                challenger_s=tuple(tuple(row) for row in values["challenger_s"]),
-                first=tuple(values["first"]),
-                problems=tuple(values["problems"]),
-            )
-        except (KeyError, TypeError) as error:
-            raise PromotionError(f"is not the evidence of a paired comparison ({error})") from None
-
-
-_PLAIN = (
-    *("promote", "ratio", "low", "high", "confidence", "min_gain", "p_value"),
-    *("planned", "looks", "seed", "failure"),
-)
+        """Return all of it as JSON can express it, with what follows from it."""
+        derived = {name: getattr(self, name) for name in ("text", "error", "pairs", "by_problem")}
+        return asdict(self) | derived
 
 
 def compare_paired(

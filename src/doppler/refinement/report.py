@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from doppler.evaluation.curves import Curve, curves_svg
 from doppler.files import write_atomic
-from doppler.markdown import markdown_table
+from doppler.markdown import markdown_cell, markdown_table
 from doppler.refinement.paired_test import PairedResult, decision_markdown
 from doppler.viewer.page import render
 from doppler.viewer.palette import color
@@ -37,16 +37,14 @@ class RefinementReport:
         None or missing is shown as a dash; a run without ``measured`` failed.
     decision : PairedResult, optional
         Of the comparison of the placements at the end.
-    said : str
-        The whole decision in one line, that on the policy included.
     champion, challenger : str
         Ids of the versions that were compared.
+    said : str
+        The whole decision in one line, that on the policy included.
     max_regret : float, optional
         The guard's limit of ``mean_regret``.
     error, error_left : float, optional
         Chance of any false promotion that a month may have, and what is left of it.
-    fidelity : mapping of str to mapping
-        By workload: ``pearson``, ``spearman``, ``placements``.
     versions : sequence of mapping
         The registry, as ``Registry.to_json()["versions"]`` gives it.
     backend : str
@@ -56,13 +54,12 @@ class RefinementReport:
 
     runs: Sequence[Mapping[str, Any]]
     decision: PairedResult | None = None
-    said: str = ""
     champion: str = "champion"
     challenger: str = "challenger"
+    said: str = ""
     max_regret: float | None = None
     error: float | None = None
     error_left: float | None = None
-    fidelity: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     versions: Sequence[Mapping[str, Any]] = ()
     backend: str = ""
     title: str = "Doppler: refinement on the real system"
@@ -95,7 +92,6 @@ def render_refinement(report: RefinementReport) -> str:
         kinds=_kinds(report.runs),
         runs=[_run_row(run) for run in report.runs[-_MOST_RUNS:]],
         omitted=max(0, len(report.runs) - _MOST_RUNS),
-        fidelity=_fidelity(report.fidelity),
         versions=[_version_row(version) for version in report.versions],
     )
 
@@ -107,7 +103,7 @@ def refinement_markdown(report: RefinementReport) -> str:
         # Its heading is one below that of the report.
         parts.append("#" + decision_markdown(report.decision, report.champion, report.challenger))
     if report.said:
-        parts.append(_sentence(report.said))
+        parts.append(markdown_cell(_sentence(report.said)))
     if report.error_left is not None:
         parts.append(f"Of the month's error {_error(report)}.")
     if report.runs:
@@ -117,13 +113,6 @@ def refinement_markdown(report: RefinementReport) -> str:
             for k in _kinds(report.runs)
         ]
         parts += ["## Runs", markdown_table(columns, rows)]
-    if report.fidelity:
-        columns = ["workload", "Pearson", "Spearman", "placements"]
-        rows = [
-            [f["workload"], f["pearson"], f["spearman"], f["placements"]]
-            for f in _fidelity(report.fidelity)
-        ]
-        parts += ["## Fidelity of the simulator", markdown_table(columns, rows)]
     if report.versions:
         columns = ["id", "status", "created", "parent", "metrics", "git"]
         rows = [[v[name] for name in columns] for v in map(_version_row, report.versions)]
@@ -344,17 +333,6 @@ def _run_row(run: Mapping[str, Any]) -> dict[str, Any]:
         "ratio": _NEVER if ratio is None else f"{ratio:.4f}",
         "regret": _NEVER if regret is None else format_percent(regret, 2),
     }
-
-
-def _fidelity(fidelity: Mapping[str, Mapping[str, Any]]) -> list[dict[str, str]]:
-    rows = []
-    for workload, values in fidelity.items():
-        row = {"workload": workload, "placements": str(values.get("placements", _NEVER))}
-        for name in ("pearson", "spearman"):
-            value = _number(values.get(name))
-            row[name] = _NEVER if value is None else f"{value:.3f}"
-        rows.append(row)
-    return rows
 
 
 def _version_row(version: Mapping[str, Any]) -> dict[str, str]:
