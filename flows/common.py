@@ -5,9 +5,11 @@ Import what is Prefect's from here: Prefect reads its settings as it is imported
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
@@ -29,11 +31,14 @@ from prefect.runtime import flow_run
 from prefect.settings import get_current_settings
 from prefect.states import Cancelled, Completed, Crashed
 from prefect.task_runners import ThreadPoolTaskRunner
+from pydantic import BaseModel
 
+from doppler import tracking
 from doppler.errors import DopplerError, EngineError, StorageError
 from doppler.files import write_atomic
 from doppler.markdown import markdown_table
 from doppler.parameter_file import Sections, load_sections
+from doppler.tracking import Trackers
 from server import find_server
 
 if TYPE_CHECKING:
@@ -63,6 +68,7 @@ __all__ = [
     "publish",
     "publish_page",
     "step",
+    "track",
     "write_metrics",
 ]
 
@@ -143,6 +149,21 @@ def discard(folder: Path) -> None:
     if folder.exists():
         os.replace(folder, trash)
         shutil.rmtree(trash)
+
+
+def track(stage: str, csv_path: str | None, params: BaseModel) -> Trackers:
+    """Track a stage, in W&B in one group with the stages of the same commit and parameters."""
+    parts = [hashlib.sha256(Path("params.yaml").read_bytes()).hexdigest()[:8]]
+    with suppress(OSError, subprocess.CalledProcessError):  # not every folder is under Git
+        command = ["git", "rev-parse", "--short", "HEAD"]
+        parts[:0] = subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL).split()
+    return tracking.track(
+        stage,
+        csv_path,
+        params.model_dump(mode="json"),
+        group="-".join(parts),
+        memory=Path(".cache/wandb", stage),
+    )
 
 
 def write_metrics(path: str, metrics: Mapping[str, float]) -> None:

@@ -16,6 +16,7 @@ from common import (
     markdown_table,
     publish,
     step,
+    track,
     write_metrics,
 )
 from doppler.cases import Case, cases
@@ -43,6 +44,7 @@ from doppler.policy.checkpoint import load_policy
 from doppler.policy.network import DualPolicy
 from doppler.problem import Problem
 from doppler.simulator import simulate
+from doppler.tracking import Trackers
 
 
 class Params(EvaluationSections):
@@ -147,22 +149,23 @@ def zero_shot_on(case: Case, params: Params, processes: PinnedProcesses) -> Case
     return processes.run(zero_shot_here, case, params)
 
 
-def table_of(results: list[CaseResult], column: str) -> str:
-    """Lay out each case's figures as ratios to the best."""
+def show(trackers: Trackers, name: str, title: str, results: list[CaseResult], column: str) -> None:
+    """Show each case's figures, as ratios to the best, in Prefect and in W&B."""
     methods = methods_of(results)
+    columns = ("graph", "cluster", "winner", *methods)
     rows = [
         [
-            case.graph,
-            case.cluster,
-            case.winner,
-            *(
-                f"{case.ratio(name, column):.3f}" if case.has(name, column) else "does not fit"
-                for name in methods
-            ),
+            *(case.graph, case.cluster, case.winner),
+            *(case.ratio(each, column) if case.has(each, column) else None for each in methods),
         ]
         for case in results
     ]
-    return markdown_table(("graph", "cluster", "winner", *methods), rows)
+    trackers.log_table(name, columns, rows)
+    shown = [
+        [*row[:3], *("does not fit" if each is None else f"{each:.3f}" for each in row[3:])]
+        for row in rows
+    ]
+    publish(name.replace("_", "-"), title, markdown_table(columns, shown))
 
 
 # Prefect takes runners of one kind of future only, says its annotation.
@@ -190,12 +193,7 @@ def evaluate(params: Params) -> None:
         }
         unseen = {name: [future.result() for future in futures] for name, futures in placed.items()}
     files = {name: REPORTS / f"{name}.json" for name in suites}
-    for name, results in suites.items():
-        save_results(results, files[name])
-        publish(
-            name, f"{SUITES[name]}: expected makespan over the best", table_of(results, EXPECTED)
-        )
-    for name, results in unseen.items():
+    for name, results in (suites | unseen).items():
         save_results(results, REPORTS / f"{name}.json")
     report = load_report(
         files,
@@ -207,12 +205,14 @@ def evaluate(params: Params) -> None:
     write_report(report, REPORTS)
     metrics = flat_metrics(report)
     write_metrics(str(REPORTS / "metrics.json"), metrics)
-    for name, results in unseen.items():
-        publish(
-            name.replace("_", "-"),
-            f"{UNSEEN[name]}: makespan over the best known, held out of training",
-            table_of(results, MAKESPAN),
-        )
+    with track("evaluate", None, params) as trackers:
+        trackers.log(metrics, step=0)
+        for name, results in suites.items():
+            title = f"{SUITES[name]}: expected makespan over the best"
+            show(trackers, name, title, results, EXPECTED)
+        for name, results in unseen.items():
+            title = f"{UNSEEN[name]}: makespan over the best known, held out of training"
+            show(trackers, name, title, results, MAKESPAN)
     publish("metrics", "Summary", markdown_table(("metric", "value"), metrics.items()))
 
 

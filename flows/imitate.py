@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from common import flow, main, markdown_table, publish, step, write_metrics
+from common import flow, main, markdown_table, publish, step, track, write_metrics
 from doppler.policy.checkpoint import save_policy
 from doppler.policy.features import FeatureSet
 from doppler.policy.settings import PolicySettings
-from doppler.tracking import track
 from doppler.training.case import new_policy
 from doppler.training.imitation import ImitationSettings, imitate
 from doppler.training.progress import training_bar
@@ -27,7 +26,7 @@ def train(params: Params) -> dict[str, float]:
     training, shown = traced_cases(chosen)
     policy = new_policy(params.seed, sizes=shape.sizes, features=FeatureSet.named(shape.features))
     with (
-        track("imitate", "reports/imitate.csv", params.model_dump(mode="json")) as trackers,
+        track("imitate", "reports/imitate.csv", params) as trackers,
         training_bar("imitate") as bar,
     ):
         imitate(
@@ -40,8 +39,10 @@ def train(params: Params) -> dict[str, float]:
             tracker=trackers,
             progress=bar,
         )
-    info = {"stage": "imitate", "seed": params.seed, "training": [case.name for case in chosen]}
-    save_policy(policy, "models/imitation.safetensors", {**info, "metrics": trackers.last})
+        info = {"stage": "imitate", "seed": params.seed, "training": [case.name for case in chosen]}
+        info["metrics"] = trackers.last
+        saved = save_policy(policy, "models/imitation.safetensors", info)
+        trackers.log_model("doppler-imitate", {saved.name: saved}, info)
     write_metrics("reports/imitate.json", trackers.last)
     return trackers.last
 

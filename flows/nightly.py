@@ -25,6 +25,7 @@ from common import (
     publish,
     publish_page,
     step,
+    track,
 )
 from doppler.errors import DopplerError
 from doppler.params import Params, load_params
@@ -41,7 +42,6 @@ from doppler.refinement.report import (
 )
 from doppler.refinement.session import run_metrics
 from doppler.registry import POLICY, Registry, Version
-from doppler.tracking import track
 from storage import Storage, commit
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def report(
     refinement_report(night, REPORT)
     markdown = refinement_markdown(night)
     publish_page("nightly", markdown)
-    with track("nightly", None, params.model_dump(mode="json")) as trackers:
+    with track("nightly", None, params) as trackers:
         for run in refined.runs:
             trackers.log(run_metrics(run), step=run.run)
         metrics = {**refined.metrics, **decision.metrics, "error_left": night.error_left or 0.0}

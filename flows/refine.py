@@ -6,7 +6,7 @@ import hashlib
 import shutil
 from pathlib import Path
 
-from common import discard, flow, main, markdown_table, publish, step, write_metrics
+from common import discard, flow, main, markdown_table, publish, step, track, write_metrics
 from doppler.graph.fingerprint import fingerprint
 from doppler.graph.workloads.settings import Graphs
 from doppler.refinement.campaign import Campaign, RefinementResult, Start
@@ -15,7 +15,6 @@ from doppler.refinement.session import run_metrics
 from doppler.refinement.settings import RefineParams
 from doppler.registry import POLICY
 from doppler.settings import Seed, Settings
-from doppler.tracking import track
 from doppler.training.progress import training_bar
 
 
@@ -78,12 +77,14 @@ def save(
     info = {"stage": "refine", "seed": params.seed, "training": training, "metrics": metrics}
     discard(REFINED)
     REFINED.mkdir(parents=True)
-    for name, path in campaign.save(start, refined, decision, info).items():
+    files = campaign.save(start, refined, decision, info)
+    for name, path in files.items():
         shutil.copyfile(path, REFINED / name)
     refined.runs.save_csv(CURVE)
-    with track("refine", None, params.model_dump(mode="json")) as trackers:
+    with track("refine", None, params) as trackers:
         for run in refined.runs:
             trackers.log(run_metrics(run), step=run.run)
+        trackers.log_model("doppler-refine", files, info)
     write_metrics("reports/refine.json", metrics)
     return metrics
 

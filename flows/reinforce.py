@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from common import flow, main, markdown_table, publish, step, write_metrics
+from common import flow, main, markdown_table, publish, step, track, write_metrics
 from doppler.cases import file_name
 from doppler.placement import Placement
 from doppler.policy.checkpoint import load_policy, save_policy
-from doppler.tracking import track
 from doppler.training.progress import training_bar
 from doppler.training.reinforce import ReinforceSettings, reinforce
 from training_set import (
@@ -50,43 +49,43 @@ def train(params: Params) -> list[Row]:
     training, shown = traced_cases(chosen)
     validation, _ = traced_cases(validation_set(params))
     policy = load_policy("models/imitation.safetensors")
-    with (
-        track("reinforce", "reports/reinforce.csv", params.model_dump(mode="json")) as trackers,
-        training_bar("reinforce") as bar,
-    ):
-        incumbents = reinforce(
-            policy,
-            training,
-            params.reinforce,
-            known=shown,
-            validation=validation or None,
-            seed=params.seed,
-            state=state_path("reinforce"),
-            tracker=trackers,
-            progress=bar,
-        )
-    rows = []
-    for each in training:
-        best = incumbents.best.get(each.name)
-        if best is None:
-            continue
-        info = {
-            "method": "reinforce",
-            "graph": each.problem.graph.name,
-            "cluster": each.problem.cluster.name,
-            "makespan_s": best.makespan,
-            "episode": best.episode,
-        }
-        Placement(best.devices, best.priority, info).save(
-            INCUMBENTS / f"{file_name(each.name)}.json"
-        )
-        ratio = best.makespan / each.problem.lower_bound
-        rows.append(Row(each.name, best.makespan, ratio, best.episode))
-    ratios = [row.ratio_to_bound for row in rows]
-    metrics = trackers.last | {"incumbents_to_bound": float(np.exp(np.mean(np.log(ratios))))}
-    info = {"stage": "reinforce", "seed": params.seed, "training": [case.name for case in chosen]}
-    save_policy(policy, "models/policy.safetensors", {**info, "metrics": metrics})
-    write_metrics("reports/reinforce.json", metrics)
+    with track("reinforce", "reports/reinforce.csv", params) as trackers:
+        with training_bar("reinforce") as bar:
+            incumbents = reinforce(
+                policy,
+                training,
+                params.reinforce,
+                known=shown,
+                validation=validation or None,
+                seed=params.seed,
+                state=state_path("reinforce"),
+                tracker=trackers,
+                progress=bar,
+            )
+        rows = []
+        for each in training:
+            best = incumbents.best.get(each.name)
+            if best is None:
+                continue
+            info = {
+                "method": "reinforce",
+                "graph": each.problem.graph.name,
+                "cluster": each.problem.cluster.name,
+                "makespan_s": best.makespan,
+                "episode": best.episode,
+            }
+            Placement(best.devices, best.priority, info).save(
+                INCUMBENTS / f"{file_name(each.name)}.json"
+            )
+            ratio = best.makespan / each.problem.lower_bound
+            rows.append(Row(each.name, best.makespan, ratio, best.episode))
+        ratios = [row.ratio_to_bound for row in rows]
+        metrics = trackers.last | {"incumbents_to_bound": float(np.exp(np.mean(np.log(ratios))))}
+        names = [case.name for case in chosen]
+        info = {"stage": "reinforce", "seed": params.seed, "training": names, "metrics": metrics}
+        saved = save_policy(policy, "models/policy.safetensors", info)
+        trackers.log_model("doppler-reinforce", {saved.name: saved}, info)
+        write_metrics("reports/reinforce.json", metrics)
     return rows
 
 

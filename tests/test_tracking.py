@@ -129,34 +129,6 @@ def test_without_wandb_the_csv_alone_is_written(tmp_path: Path, monkeypatch) -> 
     assert os.listdir(tmp_path) == ["run.csv"]
 
 
-@pytest.mark.slow
-def test_wandb_is_offline_without_a_key_and_keeps_the_run(tmp_path: Path) -> None:
-    pytest.importorskip("wandb")
-    code = """
-import sys
-from doppler.tracking import track
-with track("stage", sys.argv[1] + "/run.csv", {"seed": 3}, sys.argv[1]) as trackers:
-    assert len(trackers.trackers) == 2
-    for step in range(3):
-        trackers.log({"loss": 1.0 / (step + 1)}, step)
-"""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
-    environment = clean | {"WANDB_ERROR_REPORTING": "false"}
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    (run,) = (tmp_path / "wandb").glob("offline-run-*")
-    (record,) = run.glob("*.wandb")
-    assert b"loss" in record.read_bytes()
-    assert len((tmp_path / "run.csv").read_text().splitlines()) == 4
-
-
 def test_a_new_run_leaves_no_row_of_the_one_before(tmp_path: Path) -> None:
     first = CsvTracker(tmp_path / "run.csv")
     for step in (1, 2, 3, 4):
@@ -192,48 +164,114 @@ def records(path: Path) -> Iterator[object]:
             whole = b""
 
 
-@pytest.mark.slow
-def test_an_offline_run_keeps_the_artifact_of_a_version(tmp_path: Path) -> None:
+def with_wandb(code: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a process of its own, which is where W&B keeps its settings."""
     pytest.importorskip("wandb")
-    policy = tmp_path / "policy.safetensors"
-    policy.write_bytes(b"weights" * 100)
-    code = """
-import logging, sys
-from doppler.tracking import track
-logging.basicConfig(level=logging.INFO)
-folder = sys.argv[1]
-manifest = {"id": "v3", "parent": "v2", "metrics": {"ratio": 0.97}}
-with track("refine", folder + "/run.csv", {}, folder) as trackers:
-    trackers.log({"regret": 0.1}, 0)
-    trackers.log_artifact(
-        manifest, {"policy.safetensors": folder + "/policy.safetensors"}, aliases=["champion"]
-    )
-    assert trackers.report("Refinement", "# Text", ["regret"]) is None
-"""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
-    environment = clean | {
-        "WANDB_ERROR_REPORTING": "false",
-        "WANDB_MODE": "offline",
-        "HOME": str(tmp_path / "home"),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
         capture_output=True,
         text=True,
-        env=environment,
+        env=clean
+        | {
+            "HOME": str(folder / "home"),
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "WANDB_ERROR_REPORTING": "false",
+        }
+        | variables,
         check=False,
         timeout=120,
     )
+
+
+OFFLINE = """
+import logging
+from doppler.tracking import track
+
+logging.basicConfig(level=logging.INFO)
+
+def tracked():
+    return track("imitate", "run.csv", {"seed": 3}, group="ab12-cd34", memory="state/id")
+
+def killed(after, steps):
+    trackers = tracked()
+    trackers.begin(after)
+    for step in steps:
+        trackers.log({"loss": 1.0 / step}, step)
+    return trackers
+
+killed(0, range(1, 4)).finish()
+with killed(2, range(3, 6)) as trackers:
+    trackers.log_table("suite", ["graph", "heft"], [["layer", 1.25], ["chain", None]])
+    files = {"policy.safetensors": "policy.safetensors"}
+    trackers.log_model("doppler-imitate", files, {"stage": "imitate"})
+    manifest = {"id": "v3", "parent": "v2", "metrics": {"ratio": 0.97}}
+    trackers.log_artifact(manifest, files, aliases=["champion"])
+    assert trackers.report("Refinement", "# Text", ["loss"]) is None
+with killed(0, range(1, 3)):
+    pass
+"""
+
+
+@pytest.mark.slow
+def test_an_offline_run_keeps_everything_and_is_resumed_under_its_id(tmp_path: Path) -> None:
+    (tmp_path / "policy.safetensors").write_bytes(b"weights" * 100)
+    done = with_wandb(OFFLINE, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "W&B is offline, so no report is made there" in done.stderr
-    (run,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
-    (artifact,) = [r.artifact for r in records(run) if r.WhichOneof("record_type") == "artifact"]
-    assert (artifact.name, artifact.type) == ("doppler-policy", "model")
-    assert {"registry-v3", "champion"} <= {*artifact.aliases}
-    assert json.loads(artifact.metadata)["parent"] == "v2"
-    (entry,) = artifact.manifest.contents
+    assert "W&B fails" not in done.stderr
+    assert "will be ignored" not in done.stderr
+    assert len((tmp_path / "run.csv").read_text().splitlines()) == 3
+    kept = [[*records(path)] for path in tmp_path.glob("wandb/offline-run-*/run-*.wandb")]
+
+    def of_kind(run: list, kind: str) -> list:
+        return [getattr(each, kind) for each in run if each.WhichOneof("record_type") == kind]
+
+    runs = [of_kind(run, "run")[0] for run in kept]
+    assert {(run.run_group, run.job_type, run.display_name) for run in runs} == {
+        ("ab12-cd34", "imitate", "imitate")
+    }
+    # The first was killed, the second resumed it, the third is another.
+    ids = [run.run_id for run in runs]
+    assert sorted(map(ids.count, {*ids})) == [1, 2]
+    assert (tmp_path / "state" / "id").read_text() == min(ids, key=ids.count)
+    (resumed,) = [run for run in kept if of_kind(run, "artifact")]
+    assert ids.count(of_kind(resumed, "run")[0].run_id) == 2
+    items = [item for row in of_kind(resumed, "history") for item in row.item]
+    assert {"loss", "suite"} <= {item.key or item.nested_key[0] for item in items}
+    models = [each for each in of_kind(resumed, "artifact") if each.type == "model"]
+    stage, version = models
+    assert (stage.name, version.name) == ("doppler-imitate", "doppler-policy")
+    assert {"registry-v3", "champion"} <= {*version.aliases}
+    assert json.loads(version.metadata)["parent"] == "v2"
+    (entry,) = version.manifest.contents
     assert (entry.path, entry.size) == ("policy.safetensors", 700)
-    assert Path(entry.local_path) == policy
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "variable",
+    [
+        {"WANDB_BASE_URL": "localhost:8080"},
+        {"WANDB_MODE": "Online"},
+        {"WANDB_API_KEY": "short"},
+    ],
+    ids=lambda variable: next(iter(variable)),
+)
+def test_a_wrong_variable_of_wandb_is_one_warning(tmp_path: Path, variable: dict) -> None:
+    code = """
+from doppler.tracking import track
+with track("imitate", "run.csv", {}) as trackers:
+    for step in range(3):
+        trackers.log({"loss": 1.0}, step)
+    trackers.log_model("doppler-imitate", {"run.csv": "run.csv"}, {})
+"""
+    done = with_wandb(code, tmp_path, **variable)
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "run.csv").read_text().splitlines()) == 4
+    assert done.stderr.startswith("W&B fails, the run is not tracked there from here on: ")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.slow
@@ -252,11 +290,16 @@ def test_a_disabled_wandb_takes_everything_and_keeps_nothing(tmp_path: Path, mon
 class OnlineRun:
     """Stands for a run that W&B's servers know, of which there are none in a test."""
 
-    offline, disabled, entity, project = False, False, "team", "doppler"
+    offline, disabled, entity, project, id = False, False, "team", "doppler", "abcd1234"
 
-    def __init__(self) -> None:
+    def __init__(self, broken: str = "") -> None:
+        self.broken = broken
         self.used: list[str] = []
         self.logged: list[tuple[object, list[str]]] = []
+
+    def log(self, metrics: dict, step: int | None = None) -> None:
+        if "log" in self.broken:
+            raise RuntimeError("a bug of W&B")
 
     def use_artifact(self, name: str) -> None:
         if name.endswith("v7"):
@@ -264,7 +307,38 @@ class OnlineRun:
         self.used.append(name)
 
     def log_artifact(self, artifact: object, aliases: list[str]) -> None:
+        if "artifact" in self.broken:
+            raise ConnectionError("no way to the server")
         self.logged.append((artifact, aliases))
+
+    def finish(self) -> None:
+        if "finish" in self.broken:
+            raise TimeoutError("the server does not take the data")
+
+
+@pytest.mark.parametrize("broken", ["start", "log", "artifact", "finish", "artifact finish"])
+def test_whatever_wandb_fails_at_is_one_warning(tmp_path: Path, caplog, broken: str) -> None:
+    pytest.importorskip("wandb")
+    policy = tmp_path / "policy.safetensors"
+    policy.write_bytes(b"weights")
+
+    def start(known: str | None) -> OnlineRun:
+        if broken == "start":
+            raise ValueError("no setting\nof W&B")
+        return OnlineRun(broken)
+
+    tracker = WandbTracker(start)
+    with Trackers(CsvTracker(tmp_path / "run.csv"), tracker) as trackers:
+        trackers.begin(after=0)
+        for step in (1, 2):
+            trackers.log({"loss": 1.0}, step)
+        for _ in range(2):
+            trackers.log_model("doppler-imitate", {policy.name: policy}, {})
+    assert tracker.failed
+    (record,) = caplog.records
+    assert record.message.startswith("W&B fails, the run is not tracked there from here on: ")
+    assert "\n" not in record.message
+    assert (tmp_path / "run.csv").read_text() == "step,loss\n1,1.0\n2,1.0\n"
 
 
 def test_an_online_artifact_has_its_parent_as_an_input(tmp_path: Path, caplog) -> None:
@@ -272,12 +346,12 @@ def test_an_online_artifact_has_its_parent_as_an_input(tmp_path: Path, caplog) -
     policy = tmp_path / "policy.safetensors"
     policy.write_bytes(b"weights")
     run = OnlineRun()
-    trackers = Trackers(Recorder(), WandbTracker(run))
+    trackers = Trackers(Recorder(), WandbTracker(lambda known: run))
     for parent in (None, "v2", "v7"):
         manifest = {"id": "v8", "parent": parent}
         trackers.log_artifact(manifest, {policy.name: policy}, aliases=["champion"])
     assert run.used == ["doppler-policy:registry-v2"]
-    assert "W&B does not know the parent v7 of this version" in caplog.text
+    assert "W&B does not know the parent of this version: doppler-policy:reg" in caplog.text
     artifact, aliases = run.logged[-1]
     assert aliases == ["registry-v8", "champion"]
     assert artifact.metadata == {"id": "v8", "parent": "v7"}
@@ -285,7 +359,7 @@ def test_an_online_artifact_has_its_parent_as_an_input(tmp_path: Path, caplog) -
 
 def test_without_the_package_of_reports_the_log_says_so(monkeypatch, caplog) -> None:
     monkeypatch.setitem(sys.modules, "wandb_workspaces.reports.v2", None)
-    assert Trackers(WandbTracker(OnlineRun())).report("Refinement", "# Text") is None
+    assert Trackers(WandbTracker(lambda known: OnlineRun())).report("Refinement", "# Text") is None
     assert "pip install wandb-workspaces" in caplog.text
     assert Trackers(Recorder()).report("Refinement", "# Text") is None
 
@@ -300,7 +374,7 @@ def test_an_online_report_has_the_text_and_the_curves(monkeypatch, caplog) -> No
 
     monkeypatch.setattr(reports.Report, "save", save)
     monkeypatch.setattr(reports.Report, "url", property(lambda report: f"https://w/{report.id}"))
-    tracker = Trackers(WandbTracker(OnlineRun()))
+    tracker = Trackers(WandbTracker(lambda known: OnlineRun()))
     assert tracker.report("Refinement", "# Text\n", ["regret", "makespan"]) == "https://w/abc"
     (report,) = saved
     text, grid = report.blocks
@@ -314,4 +388,4 @@ def test_an_online_report_has_the_text_and_the_curves(monkeypatch, caplog) -> No
 
     monkeypatch.setattr(reports.Report, "save", refuse)
     assert tracker.report("Refinement", "# Text") is None
-    assert "W&B did not take the report (no way to the server)" in caplog.text
+    assert "W&B fails, the run is not tracked there from here on: no way to the serv" in caplog.text

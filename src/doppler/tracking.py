@@ -7,10 +7,12 @@ import csv
 import io
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar
 
 from doppler.errors import DopplerError
 from doppler.files import read_text, write_atomic
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
 STEP = "step"
 #: Name of the artifact that holds the versions of a policy.
 ARTIFACT = "doppler-policy"
+# After which a run ends whose data W&B does not take; they stay on the disk.
+FINISH_TIMEOUT_SECONDS = 300.0
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 logger = logging.getLogger(__name__)
 
@@ -135,50 +142,100 @@ def _read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     return columns, rows
 
 
+def _guarded(method: Callable[Concatenate[WandbTracker, P], R]) -> Callable[..., R | None]:
+    """Let W&B end nothing: the first time that it fails, the log says so, then it is left alone."""
+
+    @wraps(method)
+    def call(self: WandbTracker, *arguments: P.args, **named: P.kwargs) -> R | None:
+        if not self.failed:
+            try:
+                return method(self, *arguments, **named)
+            except Exception as error:
+                self.failed = True
+                reason = " ".join(str(error).split())
+                logger.warning("W&B fails, the run is not tracked there from here on: %s", reason)
+        return None
+
+    return call
+
+
 class WandbTracker(_Closing):
-    """Sends metrics to a run of Weights & Biases.
+    """Sends metrics to a run of Weights & Biases, which begins with the first thing to send.
 
     Parameters
     ----------
-    run : wandb.Run
+    start : callable
+        Begins the run; given the id of the one to go on with, or None.
+    memory : path-like, optional
+        File that keeps the id, for a run that is killed and resumed.
+
+    Attributes
+    ----------
+    failed : bool
+        Whether W&B has failed; nothing is sent then.
     """
 
-    def __init__(self, run: wandb.Run) -> None:
-        self._run = run
+    def __init__(
+        self, start: Callable[[str | None], wandb.Run], memory: str | os.PathLike[str] | None = None
+    ) -> None:
+        self.failed = False
+        self._start = start
+        self._memory = None if memory is None else Path(memory)
+        self._resumes = False
+        self._begun: wandb.Run | None = None
+
+    @property
+    def _run(self) -> wandb.Run:
+        if self._begun is None:
+            known = b""
+            if self._resumes and self._memory is not None and self._memory.exists():
+                known = self._memory.read_bytes()
+            self._begun = self._start(known.decode() if known.isalnum() else None)
+            if self._memory is not None:
+                write_atomic(self._memory, self._begun.id)
+        return self._begun
 
     def begin(self, after: int) -> None:
-        """Do nothing: every start is a run of its own in W&B."""
+        """Go on with the run of before if steps of it are kept, or begin another."""
+        self._resumes = after > 0
 
+    @_guarded
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Send one step; see :meth:`Tracker.log`."""
         self._run.log(dict(metrics), step=step)
 
-    def log_artifact(
-        self,
-        manifest: Mapping[str, Any],
-        files: Mapping[str, str | os.PathLike[str]],
-        *,
-        name: str = ARTIFACT,
-        aliases: Iterable[str] = (),
-    ) -> None:
-        """Log a version of a policy; see :meth:`Trackers.log_artifact`."""
+    @_guarded
+    def log_table(self, name: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+        """Send a table; see :meth:`Trackers.log_table`."""
         import wandb
 
-        parent = manifest.get("parent")
+        table = wandb.Table([*columns], [[*row] for row in rows], allow_mixed_types=True)
+        self._run.log({name: table})
+
+    @_guarded
+    def log_model(
+        self,
+        name: str,
+        files: Mapping[str, str | os.PathLike[str]],
+        metadata: Mapping[str, Any],
+        aliases: Iterable[str] = (),
+        parent: str | None = None,
+    ) -> None:
+        """Send an artifact of type ``model``, whose input is ``parent``, another one."""
+        import wandb
+
         # Offline there is nobody to ask for it; the metadata still names it.
         if parent is not None and not (self._run.offline or self._run.disabled):
             try:
-                self._run.use_artifact(f"{name}:{_alias(parent)}")
+                self._run.use_artifact(parent)
             except (wandb.Error, ValueError) as error:
-                logger.warning("W&B does not know the parent %s of this version: %s", parent, error)
-        artifact = wandb.Artifact(name, "model", metadata=dict(manifest))
+                logger.warning("W&B does not know the parent of this version: %s", error)
+        artifact = wandb.Artifact(name, "model", metadata=dict(metadata))
         for file_name, path in files.items():
-            # Files of a version never change, so that W&B needs no copy of them.
-            artifact.add_file(
-                os.path.abspath(path), name=file_name, policy="immutable", skip_cache=True
-            )
-        self._run.log_artifact(artifact, aliases=[_alias(manifest["id"]), *aliases])
+            artifact.add_file(os.path.abspath(path), name=file_name, skip_cache=True)
+        self._run.log_artifact(artifact, aliases=[*aliases])
 
+    @_guarded
     def report(self, title: str, markdown: str, metrics: Iterable[str] = ()) -> str | None:
         """Make a report; see :meth:`Trackers.report`."""
         if self._run.offline or self._run.disabled:
@@ -198,23 +255,15 @@ class WandbTracker(_Closing):
         if panels:
             runs = reports.Runset(entity=entity, project=project)
             blocks.append(reports.PanelGrid(runsets=[runs], panels=panels))
-        try:
-            report = reports.Report(project=project, entity=entity, title=title, blocks=blocks)
-            report.save()
-        # Whatever the service or the way to it does, what was measured must not be lost by it.
-        except Exception as error:
-            logger.warning("W&B did not take the report (%s); the local page has the same", error)
-            return None
+        report = reports.Report(project=project, entity=entity, title=title, blocks=blocks)
+        report.save()
         return str(report.url)
 
+    @_guarded
     def finish(self) -> None:
         """Close the run."""
-        self._run.finish()
-
-
-def _alias(version: str) -> str:
-    """Name a version of the registry in W&B, which keeps names such as ``v3`` for itself."""
-    return f"registry-{version}"
+        if self._begun is not None:
+            self._begun.finish()
 
 
 class Trackers(_Closing):
@@ -242,15 +291,45 @@ class Trackers(_Closing):
         for tracker in self.trackers:
             tracker.log(metrics, step)
 
+    def log_table(self, name: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+        """Show a table in W&B, if the run is tracked there.
+
+        Parameters
+        ----------
+        name : str
+        columns : iterable of str
+        rows : iterable of iterable
+            Of numbers, text and None.
+        """
+        for tracker in self._wandb:
+            tracker.log_table(name, columns, rows)
+
+    def log_model(
+        self,
+        name: str,
+        files: Mapping[str, str | os.PathLike[str]],
+        metadata: Mapping[str, Any],
+    ) -> None:
+        """Log what a stage made as an artifact of W&B, if the run is tracked there.
+
+        Parameters
+        ----------
+        name : str
+            Of the artifact.
+        files : mapping of str to path-like
+            By their names in the artifact.
+        metadata : mapping
+        """
+        for tracker in self._wandb:
+            tracker.log_model(name, files, metadata)
+
     def log_artifact(
         self,
         manifest: Mapping[str, Any],
         files: Mapping[str, str | os.PathLike[str]],
-        *,
-        name: str = ARTIFACT,
         aliases: Iterable[str] = (),
     ) -> None:
-        """Log a version of a policy as an artifact of W&B, if the run is tracked there.
+        """Log a version of the registry as an artifact of W&B, if the run is tracked there.
 
         Its aliases are ``registry-v3`` for version ``v3``, and those given. Its parent, if the
         run is online, becomes an input of the run, which makes the lineage.
@@ -260,15 +339,16 @@ class Trackers(_Closing):
         manifest : mapping
             Of the version, with ``id`` and ``parent``; becomes the metadata.
         files : mapping of str to path-like
-            By their names in the artifact. They must not change any more.
-        name : str
-            Of the artifact.
+            By their names in the artifact.
         aliases : iterable of str
             Such as ``champion``.
         """
-        for tracker in self.trackers:
-            if isinstance(tracker, WandbTracker):
-                tracker.log_artifact(manifest, files, name=name, aliases=aliases)
+        # W&B keeps names such as v3 for itself.
+        parent = manifest.get("parent")
+        parent = None if parent is None else f"{ARTIFACT}:registry-{parent}"
+        aliases = [f"registry-{manifest['id']}", *aliases]
+        for tracker in self._wandb:
+            tracker.log_model(ARTIFACT, files, manifest, aliases, parent)
 
     def report(self, title: str, markdown: str, metrics: Iterable[str] = ()) -> str | None:
         """Make a report in W&B, if the run is tracked there and online.
@@ -288,12 +368,12 @@ class Trackers(_Closing):
         str or None
             Its address.
         """
-        addresses = [
-            tracker.report(title, markdown, metrics)
-            for tracker in self.trackers
-            if isinstance(tracker, WandbTracker)
-        ]
+        addresses = [tracker.report(title, markdown, metrics) for tracker in self._wandb]
         return next((address for address in addresses if address is not None), None)
+
+    @property
+    def _wandb(self) -> list[WandbTracker]:
+        return [tracker for tracker in self.trackers if isinstance(tracker, WandbTracker)]
 
     def finish(self) -> None:
         """Finish each, also when one fails."""
@@ -307,42 +387,54 @@ def track(
     csv_path: str | os.PathLike[str] | None,
     config: Mapping[str, Any],
     directory: str | os.PathLike[str] = ".",
+    *,
+    group: str | None = None,
+    memory: str | os.PathLike[str] | None = None,
 ) -> Trackers:
-    """Track a run in a CSV file and, where ``wandb`` is installed and starts, in W&B.
+    """Track a run in a CSV file and, where ``wandb`` is installed, in W&B.
 
     W&B is online if ``WANDB_API_KEY`` is set, else offline (``wandb sync`` uploads the run later);
-    a ``WANDB_MODE`` or ``WANDB_PROJECT`` that the user has set wins.
+    what the user has set (``WANDB_MODE``, ``WANDB_PROJECT``, ``WANDB_RUN_GROUP``) wins. A W&B that
+    fails ends nothing: the log says so once.
 
     Parameters
     ----------
     name : str
-        Name of the run.
+        Name of the run, and the type of its job.
     csv_path : path-like or None
         The CSV file, if there is to be one.
     config : mapping
         The run's parameters.
     directory : path-like
         W&B keeps its files in ``wandb`` under it.
+    group : str, optional
+        What the runs share that belong together.
+    memory : path-like, optional
+        File that keeps the id of the run, for one that is killed and resumed.
     """
     trackers: list[Tracker] = [] if csv_path is None else [CsvTracker(csv_path)]
-    try:
-        import wandb
-    except ModuleNotFoundError:
+    if find_spec("wandb") is None:
         return Trackers(*trackers)
-    default_mode: Literal["online", "offline"] = (
-        "online" if os.environ.get("WANDB_API_KEY") else "offline"
-    )
-    try:
-        run = wandb.init(
+
+    def start(known: str | None) -> wandb.Run:
+        import wandb
+
+        default: Literal["online", "offline"] = (
+            "online" if os.environ.get("WANDB_API_KEY") else "offline"
+        )
+        return wandb.init(
             project=os.environ.get("WANDB_PROJECT", "doppler"),
             name=name,
+            job_type=name,
+            group=os.environ.get("WANDB_RUN_GROUP", group),
+            id=known,
+            resume=None if known is None else "allow",
             config=dict(config),
             dir=directory,
-            mode=None if os.environ.get("WANDB_MODE") else default_mode,
-            settings=wandb.Settings(silent=True, console="off"),
+            mode=None if os.environ.get("WANDB_MODE") else default,
+            settings=wandb.Settings(
+                silent=True, console="off", finish_timeout=FINISH_TIMEOUT_SECONDS
+            ),
         )
-    except wandb.Error as error:
-        logger.warning("W&B did not start, so the run is not tracked there: %s", error)
-    else:
-        trackers.append(WandbTracker(run))
-    return Trackers(*trackers)
+
+    return Trackers(*trackers, WandbTracker(start, memory))
