@@ -245,7 +245,7 @@ def test_policies_are_compared_on_problems_that_both_see() -> None:
     assert not result.promote
     numbers, counts = np.unique(draws, return_counts=True)
     assert (counts == 2).all()
-    assert numbers[0] == HELD_OUT
+    assert numbers[0] >= HELD_OUT
     same = compare(trained, trained)
     assert (same.promote, same.ratio) == (False, 1.0)
 

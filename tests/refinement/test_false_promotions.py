@@ -12,15 +12,19 @@ from scipy.stats import binom
 from doppler.refinement.settings import ErrorBudget
 
 BENCHMARK = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks/false_promotions.py"))
-SYSTEMS, power, refinement = (BENCHMARK[name] for name in ("SYSTEMS", "power", "refinement"))
+SYSTEMS, month, power, refinement = (
+    BENCHMARK[name] for name in ("SYSTEMS", "month", "power", "refinement")
+)
 
 # So much that what is wrong shows in few refinements.
 BUDGET = ErrorBudget(error=0.5, spread=2.0)
 
 
+@pytest.mark.parametrize("simulate", [refinement, month])
 @pytest.mark.parametrize("name", list(SYSTEMS))
-def test_chance_promotes_no_oftener_than_the_error_that_was_spent(name: str) -> None:
-    found = [refinement(SYSTEMS[name], seed, 300, BUDGET) for seed in range(120)]
+def test_chance_promotes_no_oftener_than_the_error_that_was_spent(name: str, simulate) -> None:
+    length = 300 if simulate is refinement else 8
+    found = [simulate(SYSTEMS[name], seed, length, BUDGET) for seed in range(120)]
     assert sum(each.tests for each in found) >= 60
     spent = float(np.mean([each.spent for each in found]))
     assert spent <= BUDGET.error

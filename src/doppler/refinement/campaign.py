@@ -253,12 +253,13 @@ class Campaign:
         DopplerError
             If the run of a champion fails.
         """
-        spent = list(spent)
-        budget = self.settings.error_budget
-        placement = self._compare_placements(start, refined, next_error(budget, spent, now))
+        spent, budget = list(spent), self.settings.error_budget
+        # No comparison draws as another did.
+        seed = self.seed + len(spent)
+        placement = self._compare_placements(start, refined, next_error(budget, spent, now), seed)
         if placement.result is not None:
             spent.append(Spent(now, placement.result.error))
-        policy = self._compare_policies(start, refined, next_error(budget, spent, now))
+        policy = self._compare_policies(start, refined, next_error(budget, spent, now), seed)
         return Promotion(placement, policy)
 
     def save(
@@ -329,7 +330,7 @@ class Campaign:
         return path
 
     def _compare_placements(
-        self, start: Start, refined: RefinementResult, error: float
+        self, start: Start, refined: RefinementResult, error: float, seed: int
     ) -> PartResult:
         if same_placement(start.placement, refined.placement):
             return PartResult("placed as the champion places it")
@@ -347,12 +348,12 @@ class Campaign:
                 looks=params.looks,
                 warmup=1,
                 problems=[self.graph.name],
-                seed=self.seed,
+                seed=seed,
             )
         return PartResult(result.text, result)
 
     def _compare_policies(
-        self, start: Start, refined: RefinementResult, error: float
+        self, start: Start, refined: RefinementResult, error: float, seed: int
     ) -> PartResult:
         champion, pairs = load_policy(start.policy), self.settings.promotion.policy_pairs
         before, after = champion.state_dict(), refined.policy.state_dict()
@@ -362,8 +363,14 @@ class Campaign:
             return PartResult("the champion's is kept, none is compared")
         if (refusal := refuse_to_tell(error, pairs)) is not None:
             return refusal
-        draw = partial(generate, self.seed, ops=HELD_OUT_OPS)
-        result = compare_policies(champion, refined.policy, draw, pairs=pairs, error=error)
+        result = compare_policies(
+            champion,
+            refined.policy,
+            partial(generate, seed, ops=HELD_OUT_OPS),
+            pairs=pairs,
+            error=error,
+            seed=seed,
+        )
         return PartResult(result.text, result)
 
 

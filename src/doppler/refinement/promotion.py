@@ -6,10 +6,11 @@ policies by their answers on problems that neither has seen, in simulation.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from doppler.errors import MemoryLimitError
 from doppler.policy.network import DualPolicy
@@ -21,8 +22,7 @@ from doppler.refinement.signed_rank import smallest_sample
 from doppler.refinement.trial import LOOKS
 from doppler.registry import Event
 
-# Numbers of the problems on which policies are compared: no training draws them. Of each refinement
-# there are others.
+# Numbers of the problems on which policies are compared are from here on: no training draws them.
 HELD_OUT = 2_000_000
 # Ops of these problems, and the episodes of a policy on each, besides the greedy one.
 HELD_OUT_OPS = (200, 800)
@@ -114,28 +114,31 @@ def compare_policies(
     *,
     pairs: int,
     error: float,
+    seed: int = 0,
     samples: int = SAMPLES,
 ) -> PairedResult:
-    """Compare the answers of two policies, in simulation; a pair is a problem.
+    """Compare the answers of two policies, in simulation; a pair is a problem drawn at random.
 
     Parameters
     ----------
     champion, challenger : DualPolicy
     draw : callable
-        Makes the problem of a number, from ``HELD_OUT`` on.
+        Makes the problem of a number, which is at least ``HELD_OUT``.
     pairs : int
         Problems at most.
     error : float
         Chance of promoting a challenger whose answers are no better.
+    seed : int
+        Of the numbers.
     samples : int
         Sampled episodes of each answer, besides the greedy one; the best counts.
     """
 
     def answers(policy: DualPolicy) -> Measure:
-        numbers = itertools.count(HELD_OUT)
+        rng = np.random.default_rng([seed, HELD_OUT])
 
         def answer() -> float:
-            number = next(numbers)
+            number = int(rng.integers(HELD_OUT, 2**31))
             problem = draw(number)
             try:
                 return search(
@@ -153,6 +156,7 @@ def compare_policies(
         confidence=1 - 2 * error,
         looks=LOOKS,
         problems=["held out"],
+        seed=seed,
     )
 
 
