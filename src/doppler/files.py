@@ -145,9 +145,14 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
     return Path(path).read_bytes()
 
 
+def name_of(path: str | os.PathLike[str]) -> str:
+    """Return the name of a file without its ending, as text even where it is none."""
+    return os.fsencode(Path(path).stem).decode(errors="replace")
+
+
 def _refusal(target: Path, reason: str, unprotect: bool = False) -> DopplerError:
-    fix = f"run 'dvc unprotect {target}' if DVC tracks it, or choose" if unprotect else "choose"
-    return DopplerError(f"{target}: cannot be written ({reason}); {fix} another path")
+    fix = f"make it writable ('dvc unprotect {target}' if DVC tracks it), or " if unprotect else ""
+    return DopplerError(f"{target}: cannot be written ({reason}); {fix}choose another path")
 
 
 def _descriptor(target: Path) -> int | None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import os
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -498,3 +499,9 @@ def test_a_number_with_a_zero_before_it_is_decimal_and_base_60_is_no_number() ->
 def test_a_name_that_is_no_text_is_refused() -> None:
     with pytest.raises(ClusterError, match="half of a surrogate pair"):
         Device("gpu\ud800")
+
+
+def test_a_file_whose_name_is_no_text_gives_a_name_that_is(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/odd\xff.yaml"))
+    path.write_text("devices: [{name: solo, flops: 1}]")
+    assert Cluster.load(path).name == "odd\ufffd"

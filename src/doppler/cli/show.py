@@ -183,11 +183,12 @@ def _others(paths: list[str]) -> list[Trace]:
 def _trace(
     read: tuple[Trace, OpLabels], source: str, paged: bool, others: list[Trace]
 ) -> tuple[str, RenderableType, dict[str, Any]]:
+    from doppler.files import name_of
     from doppler.viewer import render_timeline
 
     trace, labels = read
     values = _run(trace, others)
-    page = render_timeline([trace, *others], labels, Path(source).stem) if paged else ""
+    page = render_timeline([trace, *others], labels, name_of(source)) if paged else ""
     return page, _summaries([trace, *others], labels), values
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from importlib import resources
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
@@ -23,6 +22,7 @@ from doppler.cluster.link import Link
 from doppler.documents.schema import Strict, check
 from doppler.documents.yaml_text import parse_yaml, yaml_text
 from doppler.errors import ClusterError
+from doppler.files import name_of
 from doppler.messages import shown, shown_value
 
 _CHANNELS = ("none", "pair", "source", "shared")
@@ -118,7 +118,7 @@ def parse_parts(text: str, where: str) -> Parts:
             raise ClusterError(f"{here}: {error}") from None
     devices = tuple(device for members in groups.values() for device in members)
     links, channels = _links(file.links, groups, devices, where)
-    return Parts(file.name or Path(where).stem, devices, links, channels)
+    return Parts(file.name or name_of(where), devices, links, channels)
 
 
 def parts_text(parts: Parts, source: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from doppler.documents.json_text import parse_json
 from doppler.errors import GraphError, UnknownNameError
-from doppler.files import read_text, write_atomic
+from doppler.files import name_of, read_text, write_atomic
 from doppler.graph.formats import dnn_partitioning, doppler_json, doppler_text
 from doppler.graph.graph import Graph
 from doppler.messages import shown_value
@@ -47,8 +47,7 @@ def parse_graph(text: str, where: str) -> Graph:
     """Make a graph of the text of a file; see :func:`load_graph`."""
     if not text.strip():
         raise GraphError(f"{where}: the file is empty; a graph file holds at least one op")
-    # A file may have a name that is no text.
-    name = os.fsencode(Path(where).stem).decode(errors="replace")
+    name = name_of(where)
     if text.lstrip()[0] in "{[":
         document = parse_json(text, where, "graph", GraphError)
         if not isinstance(document, dict):
