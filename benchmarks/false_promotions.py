@@ -230,8 +230,8 @@ def main() -> None:
             for name, f in found.items()
         ]
         columns = ("nothing is faster", "promote any", "error spent", "tests")
-        print(f"{arguments.refinements:,} refinements of {arguments.runs:,} runs, or months, each with")
-        print(f"an error of {budget.error:.0%}\n")
+        print(f"{arguments.refinements:,} refinements of {arguments.runs:,} runs, or months,")
+        print(f"each with an error of {budget.error:.0%}\n")
         print(markdown_table(columns, rows), end="\n\n")
         rows_of_gains = [
             (
