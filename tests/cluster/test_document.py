@@ -496,9 +496,12 @@ def test_a_number_with_a_zero_before_it_is_decimal_and_base_60_is_no_number() ->
         Cluster.parse("devices: [{name: a, count: 1:40, flops: 1}]", "x")
 
 
-def test_a_name_that_is_no_text_is_refused() -> None:
-    with pytest.raises(ClusterError, match="half of a surrogate pair"):
-        Device("gpu\ud800")
+@pytest.mark.parametrize("part", [{"name": "\ud800"}, {"name": "a", "kind": "\ud800"}])
+def test_a_name_that_is_no_text_is_not_written(part: dict[str, str], tmp_path: Path) -> None:
+    cluster = Cluster("one", (Device(**part),), ())
+    with pytest.raises(ClusterError, match=r"c.yaml: cannot be written, a name is no text"):
+        save_cluster(cluster, tmp_path / "c.yaml")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_whose_name_is_no_text_gives_a_name_that_is(tmp_path: Path) -> None:

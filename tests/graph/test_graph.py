@@ -280,5 +280,10 @@ def test_an_array_of_objects_that_are_numbers_is_numbers() -> None:
 def test_half_a_character_is_no_name(part: str) -> None:
     with pytest.raises(GraphError, match=rf"op 1: {part.replace('_', '-')} holds .*half of a surr"):
         Graph.build(2, [0], [1], **{part: ["a", "b\ud800"]})
-    with pytest.raises(GraphError, match=r"the graph's name is .*half of a surrogate pair"):
-        Graph.build(1, [], [], name="\ud800")
+    for parts in (
+        {"name": "\ud800"},
+        {"class_compute_s": {"\ud800": [1.0]}},
+        {"tensors": {"\ud800": TensorSpec((1,))}},
+    ):
+        with pytest.raises(GraphError, match=r"the name .* holds half of a surrogate pair"):
+            Graph.build(1, [], [], **parts)

@@ -190,4 +190,8 @@ def save_cluster(cluster: Cluster, path: str | Path, source: str = "") -> Path:
     Devices with equal measured times share a table, named after the first of them.
     """
     parts = Parts(cluster.name, cluster.devices, cluster.links, cluster.channel_names)
-    return write_atomic(path, parts_text(parts, source))
+    try:
+        text = parts_text(parts, source)
+    except UnicodeEncodeError as error:
+        raise ClusterError(f"{path}: cannot be written, a name is no text ({error})") from None
+    return write_atomic(path, text)

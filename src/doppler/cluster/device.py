@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from doppler.errors import ClusterError
-from doppler.messages import is_unicode, shown, shown_value
+from doppler.messages import shown
 
 REFERENCE_FLOPS = 1e13
 MAX_DEVICES = 1024
@@ -48,11 +48,6 @@ class Device:
     measured: Mapping[str, float] = field(default_factory=dict, repr=False, hash=False)
 
     def __post_init__(self) -> None:
-        if not is_unicode(self.name):
-            raise ClusterError(
-                f"device name {shown_value(self.name)} holds half of a surrogate pair and no "
-                "character"
-            )
         for name in ("flops", "memory_bandwidth", "memory", "slowdown"):
             value = getattr(self, name)
             if not value > 0:

@@ -158,8 +158,9 @@ class Graph:
             source, the op and the rule.
         """
         where = source or name
-        if not is_unicode(name):
-            raise GraphError(f"{shown(where)}: the graph's name is {shown_value(name)}, {_HALF}")
+        for text in (name, *(class_compute_s or {}), *(tensors or {})):
+            if not is_unicode(str(text)):
+                raise GraphError(f"{shown(where)}: the name {shown_value(text)} holds {_HALF}")
         if n_ops < 1:
             raise GraphError(f"{where}: the graph is empty; a graph needs at least one op")
         labels = _strings(names, n_ops, where, "names", lambda i: f"op{i}")
