@@ -80,7 +80,7 @@ def test_what_python_loads_for_a_flow_is_what_was_read(sources) -> None:
     pytest.importorskip("prefect")
     code = """
 import importlib, os, sys
-import common
+import common, networkx, numba, scipy.sparse.csgraph, torch, torch_geometric  # once for all stages
 for stage in sys.argv[1:]:
     if not os.fork():
         importlib.import_module(stage)
