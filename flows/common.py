@@ -21,6 +21,7 @@ from uuid import UUID
 import environment  # noqa: F401 - before Prefect
 
 # isort: split
+import httpx
 from prefect import flow, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
@@ -195,9 +196,15 @@ def main(stage: Callable[[Sections], object], model: type[Sections]) -> None:
 
 @contextmanager
 def exiting() -> Iterator[None]:
-    """Exit with code 2 and one line on stderr if the block ends by an error of Doppler."""
+    """Exit with code 2 and one line on stderr if the block ends by an error of Doppler's.
+
+    Or by Prefect's server, if that does not answer any longer.
+    """
     try:
         yield
     except DopplerError as error:
         print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except httpx.HTTPError as error:
+        print(f"error: Prefect's server does not answer any longer: {error}", file=sys.stderr)
         sys.exit(2)
