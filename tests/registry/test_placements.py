@@ -9,13 +9,7 @@ import pytest
 from doppler import Placement, workloads
 from doppler.errors import RegistryError
 from doppler.graph.fingerprint import fingerprint
-from doppler.registry import (
-    find_placement,
-    is_placement,
-    other_placements,
-    placement_name,
-    read_placements,
-)
+from doppler.registry import is_placement, placement_name, read_placements
 
 GRAPHS = [workloads.chainmm(8, 8, 8, 8, 8, tiles=tiles) for tiles in (1, 2)]
 
@@ -32,13 +26,10 @@ def test_each_graph_finds_its_own(tmp_path: Path) -> None:
         "placement.json": placed(0, tmp_path / "a"),
         "placement-two.json": placed(1, tmp_path / "b"),
     }
-    assert set(read_placements(files)) == {"placement.json", "placement-two.json"}
+    found = read_placements(files)
+    assert {name for name, _ in found.values()} == {"placement.json", "placement-two.json"}
     for graph in GRAPHS:
-        found = find_placement(graph, files)
-        assert found is not None
-        assert found.devices.size == graph.n_ops
-    assert set(other_placements(GRAPHS[0], files)) == {"placement-two.json"}
-    assert find_placement(workloads.ffnn(64, 32, 64, 16, tiles=2), files) is None
+        assert found[fingerprint(graph)][1].devices.size == graph.n_ops
 
 
 def test_one_that_says_of_no_graph_is_refused(tmp_path: Path) -> None:

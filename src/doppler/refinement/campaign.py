@@ -43,9 +43,8 @@ from doppler.registry import (
     CLUSTER,
     POLICY,
     describe_origin,
-    find_placement,
-    other_placements,
     placement_name,
+    read_placements,
 )
 from doppler.training.generated import generate
 
@@ -167,10 +166,10 @@ class Campaign:
         cluster = files.get(CLUSTER)
         if cluster is not None and self._suits(cluster):
             problem = Problem(self.graph, Cluster.load(str(cluster)))
-            placement = find_placement(self.graph, files)
-            if placement is not None:
-                placement.validate(problem)
-                return Start(problem, placement, policy, cluster)
+            held = read_placements(files).get(fingerprint(self.graph))
+            if held is not None:
+                held[1].validate(problem)
+                return Start(problem, held[1], policy, cluster)
         else:
             cluster = self._measure()
             problem = Problem(self.graph, Cluster.load(str(cluster)))
@@ -312,7 +311,9 @@ class Campaign:
     def _files(
         self, placement: Placement, policy: Path, cluster: Path, files: Mapping[str, Path]
     ) -> dict[str, Path]:
-        others = other_placements(self.graph, files)
+        held = read_placements(files)
+        held.pop(fingerprint(self.graph), None)
+        others = {name: files[name] for name, _ in held.values()}
         name = placement_name(self.graph, others)
         placed = placement.save(self.state / "version" / name)
         return {**others, POLICY: policy, CLUSTER: cluster, name: placed}

@@ -267,9 +267,13 @@ def _decision(report: RefinementReport, decision: PairedResult) -> dict[str, Any
         "text": _sentence(decision.text),
         "interval": interval,
         "problems": problems,
-        "note": f"Each dot is a pair of runs, {count_of(decision.pairs, 'pair')} of "
-        f"{decision.planned:,} planned; the line is the {100 * decision.confidence:g}% interval "
-        "(Wilcoxon's signed-rank test, exact)"
+        "note": f"{count_of(decision.pairs, 'pair')} of {decision.planned:,} planned"
+        + (
+            "; each dot is a pair of runs, the line is the "
+            f"{100 * decision.confidence:g}% interval (Wilcoxon's signed-rank test, exact)"
+            if interval
+            else ""
+        )
         + ("" if p is None else f", one-sided p-value {p:.2g}")
         + f". Least gain asked for: {format_percent(decision.min_gain)}.",
     }

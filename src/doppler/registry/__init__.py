@@ -3,9 +3,7 @@
 from doppler.registry.history import Event, Status
 from doppler.registry.origin import describe_origin
 from doppler.registry.placements import (
-    find_placement,
     is_placement,
-    other_placements,
     placement_name,
     read_placements,
 )
@@ -21,9 +19,7 @@ __all__ = [
     "Status",
     "Version",
     "describe_origin",
-    "find_placement",
     "is_placement",
-    "other_placements",
     "placement_name",
     "read_placements",
 ]

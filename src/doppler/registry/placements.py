@@ -19,13 +19,18 @@ def is_placement(name: str) -> bool:
     return _PLACEMENT.fullmatch(name) is not None
 
 
-def read_placements(files: Mapping[str, Path]) -> dict[str, Placement]:
+def read_placements(files: Mapping[str, Path]) -> dict[str, tuple[str, Placement]]:
     """Read every placement among the files of a version.
 
     Parameters
     ----------
     files : mapping of str to pathlib.Path
         By their names in the version: ``placement.json`` or ``placement-NAME.json``.
+
+    Returns
+    -------
+    dict of str to (str, Placement)
+        By the fingerprint of its graph: the name of the file, and what it holds.
 
     Raises
     ------
@@ -34,52 +39,22 @@ def read_placements(files: Mapping[str, Path]) -> dict[str, Placement]:
     PlacementError
         If one is damaged.
     """
-    found: dict[str, Placement] = {}
-    known: dict[object, str] = {}
+    found: dict[str, tuple[str, Placement]] = {}
     for name, path in sorted(files.items()):
         if not is_placement(name):
             continue
-        placement = found[name] = Placement.load(path)
-        graph = placement.info.get("graph_fingerprint")
+        placement = Placement.load(path)
+        graph = str(placement.info.get("graph_fingerprint", ""))
         if not graph:
             raise RegistryError(
                 f"{path}: does not say which graph it is of; give one that 'doppler place' made"
             )
-        if graph in known:
-            raise RegistryError(f"{path}: is of the same graph as {known[graph]}; keep one of them")
-        known[graph] = name
+        if graph in found:
+            raise RegistryError(
+                f"{path}: is of the same graph as {found[graph][0]}; keep one of them"
+            )
+        found[graph] = name, placement
     return found
-
-
-def find_placement(graph: Graph, files: Mapping[str, Path]) -> Placement | None:
-    """Return the placement of a graph among the files of a version, None if there is none.
-
-    Raises
-    ------
-    RegistryError, PlacementError
-        As :func:`read_placements`.
-    """
-    wanted = fingerprint(graph)
-    for placement in read_placements(files).values():
-        if placement.info["graph_fingerprint"] == wanted:
-            return placement
-    return None
-
-
-def other_placements(graph: Graph, files: Mapping[str, Path]) -> dict[str, Path]:
-    """Return the files of a version with the placements of other graphs.
-
-    Raises
-    ------
-    RegistryError, PlacementError
-        As :func:`read_placements`.
-    """
-    wanted = fingerprint(graph)
-    return {
-        name: files[name]
-        for name, placement in read_placements(files).items()
-        if placement.info["graph_fingerprint"] != wanted
-    }
 
 
 def placement_name(graph: Graph, taken: Collection[str] = ()) -> str:
