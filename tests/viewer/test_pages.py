@@ -122,14 +122,6 @@ def test_pages_escape_every_string(nasty, ran, assert_self_contained):
         assert "<i>&" not in page
 
 
-def test_pages_survive_a_lone_surrogate(ran):
-    graph = Graph.build(1, [], [], name="\ud800", names=["\udfff"], compute_s=[1], transfer_s=[0])
-    problem, trace = ran(graph, 1)
-    for page in (render_graph(graph), render_timeline(trace, problem)):
-        page.encode("utf-8")
-        assert data_of(page)["names"] == ["\udfff"]
-
-
 def test_timeline_holds_every_op_and_transfer(layered, ran, assert_self_contained):
     graph = layered(6, 6)
     problem, trace = ran(graph, 3)

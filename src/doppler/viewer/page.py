@@ -26,9 +26,7 @@ def render(package: str, template: str, **values: Any) -> str:
     **values
         Every string is escaped, unless it is :class:`markupsafe.Markup`.
     """
-    text = _environment(package).get_template(template).render(**values)
-    # A lone surrogate, which a JSON file may hold, has no place in UTF-8.
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return _environment(package).get_template(template).render(**values)
 
 
 def embed_json(data: Any) -> str:
