@@ -195,7 +195,7 @@ def test_refuses_a_timeline_of_no_case(timeline, tmp_path):
     with pytest.raises(DopplerError, match="does not say which case"):
         load_report({"suite": tmp_path / "suite.json"}, timelines=tmp_path / "timelines")
     path.write_text("{")
-    with pytest.raises(DopplerError, match="is not JSON"):
+    with pytest.raises(DopplerError, match="not valid JSON"):
         load_report({"suite": tmp_path / "suite.json"}, timelines=tmp_path / "timelines")
 
 
