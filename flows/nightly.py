@@ -168,7 +168,7 @@ def report(
     settings = params.nightly
     spent = errors_spent(registry.history.events)
     night = RefinementReport(
-        runs=[{**run._asdict(), "mean_regret": run.regret} for run in refined.runs],
+        runs=list(refined.runs),
         decision=decision.placement.result,
         said=decision.text,
         champion=champion.id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from doppler.refinement.history import CANDIDATE, CHAMPION, Run
 from doppler.refinement.paired_test import PairedResult, compare_paired
 from doppler.refinement.report import (
     RefinementReport,
@@ -32,21 +34,15 @@ def decision() -> PairedResult:
     )
 
 
-def regret_curve(count: int) -> list[dict]:
+def regret_curve(count: int) -> list[Run]:
     rng = np.random.default_rng(1)
     measured = 0.01 * np.exp(0.03 * rng.standard_normal(count))
-    rows: list[dict] = [
-        {
-            "run": i,
-            "kind": "champion" if i % 4 == 0 else "explore",
-            "predicted": 0.0098,
-            "measured": float(seconds),
-            "ratio": float(seconds / 0.01),
-            "mean_regret": float((measured[: i + 1] / 0.01 - 1).mean()),
-        }
-        for i, seconds in enumerate(measured)
+    regret = np.cumsum(measured / 0.01 - 1) / np.arange(1, count + 1)
+    rows = [
+        Run(i, CANDIDATE if i % 4 else CHAMPION, i % 4, 0.0098, seconds, seconds / 0.01, mean)
+        for i, (seconds, mean) in enumerate(zip(measured.tolist(), regret.tolist(), strict=True))
     ]
-    rows[count // 2].update(measured=None, ratio=None, kind="explore")
+    rows[count // 2] = rows[1]._replace(measured=math.nan, ratio=math.nan)
     return rows
 
 
@@ -127,9 +123,8 @@ def test_the_interval_stands_where_it_is(report, decision) -> None:
 
 def test_nothing_in_a_name_gets_out_of_its_place(decision) -> None:
     result = replace(decision, problems=(NASTY, NASTY[1:]))
-    runs = [{"run": 0, "kind": NASTY, "measured": 1.0}]
     report = RefinementReport(
-        runs,
+        [],
         result,
         NASTY,
         NASTY,
@@ -147,15 +142,7 @@ def test_nothing_in_a_name_gets_out_of_its_place(decision) -> None:
     assert all("\\|" in row for row in rows)
 
 
-@pytest.mark.parametrize(
-    "runs",
-    [
-        [],
-        [{}],
-        [{"run": 0, "kind": "champion", "measured": None}],
-        [{"run": 0, "mean_regret": float("nan"), "ratio": float("inf"), "measured": 1.0}],
-    ],
-)
+@pytest.mark.parametrize("runs", [[], [Run(1, CHAMPION, 0, *[math.nan] * 3, 0.0)]])
 def test_little_is_enough(runs) -> None:
     report = RefinementReport(runs)
     assert_whole(render_refinement(report))
@@ -185,7 +172,7 @@ def test_markdown_says_the_same(report, decision) -> None:
     assert "Placement: a gain." in text
     assert "Of the month's error 3.75% of 5.00% is left." in text
     assert "| v2 | champion |" in text
-    assert re.search(r"\| explore \| 22\d \| 1 \|", text)
+    assert re.search(r"\| candidate \| 22\d \| 1 \|", text)
     assert text.count("\n# ") == 0
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from doppler.evaluation.curves import Curve, curves_svg
 from doppler.files import write_atomic
 from doppler.markdown import markdown_cell, markdown_table
+from doppler.refinement.history import Run
 from doppler.refinement.paired_test import PairedResult, decision_markdown
 from doppler.viewer.page import render
 from doppler.viewer.palette import color
@@ -30,11 +31,8 @@ class RefinementReport:
 
     Attributes
     ----------
-    runs : sequence of mapping
-        The regret curve: of every production run ``run`` (its number), ``kind``
-        (``champion``, ``explore``, ...), ``predicted`` and ``measured`` (makespans in seconds),
-        ``ratio`` (measured over the champion's) and ``mean_regret`` (so far, as a share). What is
-        None or missing is shown as a dash; a run without ``measured`` failed.
+    runs : sequence of Run
+        The regret curve.
     decision : PairedResult, optional
         Of the comparison of the placements at the end.
     champion, challenger : str
@@ -42,7 +40,7 @@ class RefinementReport:
     said : str
         The whole decision in one line, that on the policy included.
     max_regret : float, optional
-        The guard's limit of ``mean_regret``.
+        The guard's limit of the mean regret.
     error, error_left : float, optional
         Chance of any false promotion that a month may have, and what is left of it.
     versions : sequence of mapping
@@ -52,7 +50,7 @@ class RefinementReport:
     title : str
     """
 
-    runs: Sequence[Mapping[str, Any]]
+    runs: Sequence[Run]
     decision: PairedResult | None = None
     champion: str = "champion"
     challenger: str = "challenger"
@@ -121,7 +119,7 @@ def refinement_markdown(report: RefinementReport) -> str:
 
 
 def _subtitle(report: RefinementReport) -> str:
-    failed = sum(_number(run.get("measured")) is None for run in report.runs)
+    failed = sum(math.isnan(run.measured) for run in report.runs)
     return (
         count_of(len(report.runs), "production run")
         + (f", {failed:,} failed" if failed else "")
@@ -151,12 +149,11 @@ def _cards(report: RefinementReport) -> list[dict[str, str]]:
                 "note": decision.failure or f"{versions}, {count_of(decision.pairs, 'pair')}",
             }
         )
-    regret = _last(report.runs, "mean_regret")
-    if regret is not None:
+    if report.runs:
         limit = report.max_regret
         cards.append(
             {
-                "value": format_percent(regret, 2),
+                "value": format_percent(report.runs[-1].regret, 2),
                 "name": "mean regret",
                 "note": "of the production runs over the champion"
                 + ("" if limit is None else f"; the guard allows {format_percent(limit)}"),
@@ -170,7 +167,7 @@ def _cards(report: RefinementReport) -> list[dict[str, str]]:
                 "note": f"{_error(report)}, the chance of any false promotion",
             }
         )
-    best = min(_numbers(report.runs, "ratio"), default=None)
+    best = min(_finite(report.runs, "ratio"), default=None)
     if best is not None:
         cards.append(
             {
@@ -195,7 +192,7 @@ def _charts(report: RefinementReport) -> list[dict[str, Any]]:
     from markupsafe import Markup
 
     charts = []
-    regret = _curve(report.runs, "mean_regret")
+    regret = _curve(report.runs, "regret")
     if regret is not None:
         curves = [regret]
         if report.max_regret is not None:
@@ -229,16 +226,11 @@ def _charts(report: RefinementReport) -> list[dict[str, Any]]:
     ]
 
 
-def _curve(runs: Sequence[Mapping[str, Any]], name: str) -> Curve | None:
-    points = [
-        (float(x), y)
-        for i, run in enumerate(runs)
-        if (y := _number(run.get(name))) is not None
-        and (x := _number(run.get("run", i))) is not None
-    ]
+def _curve(runs: Sequence[Run], name: str) -> Curve | None:
+    points = [(run.run, y) for run in runs if math.isfinite(y := getattr(run, name))]
     if not points:
         return None
-    x, y = np.array(points).T
+    x, y = np.array(points, dtype=np.float64).T
     return Curve(name, x, y)
 
 
@@ -302,13 +294,13 @@ def _interval(decision: PairedResult) -> dict[str, Any] | None:
     }
 
 
-def _kinds(runs: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
-    grouped: dict[str, list[Mapping[str, Any]]] = {}
+def _kinds(runs: Iterable[Run]) -> list[dict[str, str]]:
+    grouped: dict[str, list[Run]] = {}
     for run in runs:
-        grouped.setdefault(str(run.get("kind", _NEVER)), []).append(run)
+        grouped.setdefault(run.kind, []).append(run)
     rows = []
     for name, members in grouped.items():
-        measured, ratios = _numbers(members, "measured"), _numbers(members, "ratio")
+        measured, ratios = _finite(members, "measured"), _finite(members, "ratio")
         rows.append(
             {
                 "name": name,
@@ -322,20 +314,22 @@ def _kinds(runs: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
     return rows
 
 
-def _run_row(run: Mapping[str, Any]) -> dict[str, Any]:
-    values = {
-        name: _number(run.get(name)) for name in ("predicted", "measured", "ratio", "mean_regret")
+def _run_row(run: Run) -> dict[str, Any]:
+    known = {
+        name: value if math.isfinite(value) else None
+        for name, value in run._asdict().items()
+        if name not in ("run", "kind", "placement")
     }
-    ratio, regret = values["ratio"], values["mean_regret"]
+    ratio = known["ratio"]
     return {
-        "run": run.get("run", _NEVER),
-        "kind": str(run.get("kind", _NEVER)),
-        "failed": values["measured"] is None,
-        "raw": values,
-        "predicted": _seconds(values["predicted"]),
-        "measured": _seconds(values["measured"]),
+        "run": run.run,
+        "kind": run.kind,
+        "failed": known["measured"] is None,
+        "raw": known,
+        "predicted": _seconds(known["predicted"]),
+        "measured": _seconds(known["measured"]),
         "ratio": _NEVER if ratio is None else f"{ratio:.4f}",
-        "regret": _NEVER if regret is None else format_percent(regret, 2),
+        "regret": format_percent(run.regret, 2),
     }
 
 
@@ -354,19 +348,8 @@ def _version_row(version: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _number(value: object) -> float | None:
-    if isinstance(value, int | float) and math.isfinite(value):
-        return float(value)
-    return None
-
-
-def _numbers(runs: Iterable[Mapping[str, Any]], name: str) -> list[float]:
-    return [value for run in runs if (value := _number(run.get(name))) is not None]
-
-
-def _last(runs: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    values = _numbers(runs, name)
-    return values[-1] if values else None
+def _finite(runs: Iterable[Run], name: str) -> list[float]:
+    return [value for run in runs if math.isfinite(value := getattr(run, name))]
 
 
 def _seconds(value: float | None) -> str:
