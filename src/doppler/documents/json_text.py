@@ -9,6 +9,7 @@ from typing import Any
 
 from doppler.errors import DopplerError
 from doppler.files import read_text
+from doppler.messages import shown_value
 
 # Half of a character beyond 16 bits, escaped; two of them in order are that character.
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -29,15 +30,7 @@ def read_json(path: str | os.PathLike[str], kind: str, error: type[DopplerError]
 
 
 def parse_json(text: str, where: str, kind: str, error: type[DopplerError]) -> Any:
-    """Parse JSON text; see :func:`read_json`.
-
-    Parameters
-    ----------
-    text : str
-    where : str
-        The file, for messages.
-    kind, error
-    """
+    """Parse JSON text of the file ``where``, as :func:`read_json` does."""
     if not text.strip():
         raise error(f"{where}: is empty, so not a {kind} file; it was cut short or already read")
     try:
@@ -58,12 +51,10 @@ def parse_json(text: str, where: str, kind: str, error: type[DopplerError]) -> A
             f"{where}: a text holds {half}, one half of a surrogate pair and no character; "
             "write both halves, or the character itself"
         ) from None
-    except ValueError as failure:
-        # A key twice, or Python's limit on the digits of an integer.
-        reason = "the JSON holds an integer with too many digits"
-        if isinstance(failure, _TwiceError):
-            reason = str(failure)
-        raise error(f"{where}: {reason}") from None
+    except _TwiceError as failure:
+        raise error(f"{where}: {failure}") from None
+    except ValueError:  # Python's limit on the digits of an integer
+        raise error(f"{where}: the JSON holds an integer with too many digits") from None
     return value
 
 
@@ -77,6 +68,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise _TwiceError(f"key {key!r} is given twice in one object; keep one of the two")
+                twice = f"key {shown_value(key)} is given twice in one object"
+                raise _TwiceError(f"{twice}; keep one of the two")
             seen.add(key)
     return values

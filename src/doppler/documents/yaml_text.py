@@ -66,15 +66,7 @@ def read_yaml(path: str | os.PathLike[str], kind: str, error: type[DopplerError]
 
 
 def parse_yaml(text: str, where: str, kind: str, error: type[DopplerError]) -> Any:
-    """Parse YAML text; see :func:`read_yaml`.
-
-    Parameters
-    ----------
-    text : str
-    where : str
-        The file, for messages.
-    kind, error
-    """
+    """Parse YAML text of the file ``where``, as :func:`read_yaml` does."""
     try:
         return yaml.load(text, _Loader)
     except yaml.YAMLError as failure:

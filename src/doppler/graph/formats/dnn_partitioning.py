@@ -41,7 +41,6 @@ from doppler.messages import shown_value
 _SECONDS_PER_UNIT = 1e-3
 _INFINITE = float("inf")
 
-
 _Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Flag = Literal[0, 1, False, True]
 
