@@ -170,8 +170,10 @@ class _File(Strict):
 
 
 def _integers(values: Any, what: str) -> IntArray:
+    if isinstance(values, np.ndarray) and values.dtype == object:
+        values = values.tolist()
     try:
-        array = np.array(values.tolist() if isinstance(values, np.ndarray) else values)
+        array = np.array(values)
     except ValueError:
         array = np.array(None)
     if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or array.size == 0):
