@@ -62,6 +62,7 @@ lint: $(INSTALLED)  ## Format, lint, spelling, types, import contracts and stage
 	$(BIN)/ruff check
 	$(BIN)/codespell src tests flows benchmarks scripts docs README.md
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/mypy.ini
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/stages.py --check
 

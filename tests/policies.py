@@ -37,7 +37,7 @@ def without_scales(policy: DualPolicy) -> None:
         layer.weight /= SCORE_SCALE
     for layer in (policy.select_out, policy.select_direct):
         layer.weight /= LOGIT_RANGE
-        layer.bias /= LOGIT_RANGE
+        layer.bias /= LOGIT_RANGE  # type: ignore[misc]
 
 
 def encode(policy: DualPolicy, problem: Problem) -> tuple[Heads, Weights]:

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from doppler.graph.execution import make_tensors, run_sequential
 pytest.importorskip("simpy", reason="SimPy comes with the extra dev")
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 MODULES = {"run", "simulate", "train", "place", "engine", "peers", "figures"}
-FIGURES = {
+FIGURES: dict[str, dict[str, Any]] = {
     "simulate": {"simulate_vs_simpy": 400.0, "simulate_exponent": 1.2},
     "train": {"train_episodes_per_s": 299.0, "train_ops": 229},
     "place": {

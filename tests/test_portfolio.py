@@ -294,7 +294,7 @@ def test_an_ablation_has_the_moves_that_it_asks_for(
     class Spy(Annealer):
         def __init__(self, *args: Any, shares: dict[str, float], **options: Any) -> None:
             asked.append(shares)
-            super().__init__(*args, shares=shares, **options)
+            super().__init__(*args, shares=shares, **options)  # type: ignore[misc]
 
     monkeypatch.setattr("doppler.portfolio.Annealer", Spy)
     problem = Problem(weighty_graph(1, 40), Cluster.uniform(3))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -197,7 +198,7 @@ def test_costs_are_never_no_number() -> None:
 
 
 def test_may_overflow_compares_everything_with_the_smallest_device() -> None:
-    sizes = {"output_bytes": [10.0, 20.0], "param_bytes": [30.0, 4.0]}
+    sizes: dict[str, Any] = {"output_bytes": [10.0, 20.0], "param_bytes": [30.0, 4.0]}
     graph = Graph.from_arrays([], [], [1.0, 1.0], [1.0, 1.0], **sizes)
     assert not Problem(graph, MIXED).may_overflow
     assert not Problem(graph, Cluster.uniform(2)).may_overflow

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -104,7 +105,7 @@ def test_trackers_pass_everything_on_and_finish_even_after_an_error() -> None:
     first, second = Recorder(), Recorder()
 
     def run() -> None:
-        with Trackers(first, second) as trackers:
+        with Trackers(first, second) as trackers:  # type: ignore[arg-type]
             trackers.log({"a": 1.0}, 3)
             raise RuntimeError("the run failed")
 
@@ -114,7 +115,7 @@ def test_trackers_pass_everything_on_and_finish_even_after_an_error() -> None:
 
 
 def test_trackers_know_what_was_logged_last() -> None:
-    trackers = Trackers(Recorder())
+    trackers = Trackers(Recorder())  # type: ignore[arg-type]
     assert trackers.last == {}
     trackers.log({"a": 1.0, "b": 2.0}, 1)
     trackers.log({"a": 3.0}, 2)
@@ -143,7 +144,7 @@ def test_a_new_run_leaves_no_row_of_the_one_before(tmp_path: Path) -> None:
     assert first.path.read_text() == "step,new\n3,3.0\n"
 
 
-def records(path: Path) -> Iterator[object]:
+def records(path: Path) -> Iterator[Any]:
     """Read a run file of W&B: a magic number, then protocol buffers in LevelDB's log format."""
     from wandb.proto import wandb_internal_pb2
 
@@ -158,7 +159,7 @@ def records(path: Path) -> Iterator[object]:
         whole += data[at + 7 : at + 7 + length]
         at += 7 + length
         if kind in (1, 4):
-            record = wandb_internal_pb2.Record()
+            record = wandb_internal_pb2.Record()  # type: ignore[attr-defined]
             record.ParseFromString(whole)
             yield record
             whole = b""
@@ -327,7 +328,7 @@ def test_whatever_wandb_fails_at_is_one_warning(tmp_path: Path, caplog, broken: 
             raise ValueError("no setting\nof W&B")
         return OnlineRun(broken)
 
-    tracker = WandbTracker(start)
+    tracker = WandbTracker(start)  # type: ignore[arg-type]
     with Trackers(CsvTracker(tmp_path / "run.csv"), tracker) as trackers:
         trackers.begin(after=0)
         for step in (1, 2):
@@ -346,7 +347,7 @@ def test_an_online_artifact_has_its_parent_as_an_input(tmp_path: Path, caplog) -
     policy = tmp_path / "policy.safetensors"
     policy.write_bytes(b"weights")
     run = OnlineRun()
-    trackers = Trackers(Recorder(), WandbTracker(lambda known: run))
+    trackers = Trackers(Recorder(), WandbTracker(lambda known: run))  # type: ignore[arg-type, return-value]
     for parent in (None, "v2", "v7"):
         manifest = {"id": "v8", "parent": parent}
         trackers.log_artifact(manifest, {policy.name: policy}, aliases=["champion"])
@@ -354,14 +355,14 @@ def test_an_online_artifact_has_its_parent_as_an_input(tmp_path: Path, caplog) -
     assert "W&B does not know the parent of this version: doppler-policy:reg" in caplog.text
     artifact, aliases = run.logged[-1]
     assert aliases == ["registry-v8", "champion"]
-    assert artifact.metadata == {"id": "v8", "parent": "v7"}
+    assert artifact.metadata == {"id": "v8", "parent": "v7"}  # type: ignore[attr-defined]
 
 
 def test_without_the_package_of_reports_the_log_says_so(monkeypatch, caplog) -> None:
     monkeypatch.setitem(sys.modules, "wandb_workspaces.reports.v2", None)
-    assert Trackers(WandbTracker(lambda known: OnlineRun())).report("Refinement", "# Text") is None
+    assert Trackers(WandbTracker(lambda known: OnlineRun())).report("Refinement", "# Text") is None  # type: ignore[arg-type, return-value]
     assert "pip install wandb-workspaces" in caplog.text
-    assert Trackers(Recorder()).report("Refinement", "# Text") is None
+    assert Trackers(Recorder()).report("Refinement", "# Text") is None  # type: ignore[arg-type]
 
 
 def test_an_online_report_has_the_text_and_the_curves(monkeypatch, caplog) -> None:
@@ -374,7 +375,7 @@ def test_an_online_report_has_the_text_and_the_curves(monkeypatch, caplog) -> No
 
     monkeypatch.setattr(reports.Report, "save", save)
     monkeypatch.setattr(reports.Report, "url", property(lambda report: f"https://w/{report.id}"))
-    tracker = Trackers(WandbTracker(lambda known: OnlineRun()))
+    tracker = Trackers(WandbTracker(lambda known: OnlineRun()))  # type: ignore[arg-type, return-value]
     assert tracker.report("Refinement", "# Text\n", ["regret", "makespan"]) == "https://w/abc"
     (report,) = saved
     text, grid = report.blocks

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -78,7 +79,7 @@ def test_accelerators_alone_and_cpus_alone() -> None:
 )
 def test_device_numbers_must_be_positive(key: str, value: float) -> None:
     with pytest.raises(ClusterError, match=rf"device 'x': {key} is {value}, must be > 0"):
-        Device("x", **{key: value})
+        Device("x", **dict[str, Any]({key: value}))
 
 
 @pytest.mark.parametrize("value", [-1.0, math.inf, math.nan])

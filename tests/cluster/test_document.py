@@ -367,7 +367,7 @@ def test_every_h100_has_an_adapter_beside_its_nvlink() -> None:
     problem = Problem(Graph.build(1, [], [], flops=[1.0]), cluster)
     assert problem.nodes.tolist() == [node for node in range(8) for _ in range(8)]
     assert cluster.n_channels == 2 * 64
-    inside, across = set(), set()
+    inside, across = set[Any](), set[Any]()
     for link in cluster.links:
         near = link.source // 8 == link.target // 8
         (inside if near else across).add((link.source, link.channel))
@@ -498,7 +498,7 @@ def test_a_number_with_a_zero_before_it_is_decimal_and_base_60_is_no_number() ->
 
 @pytest.mark.parametrize("part", [{"name": "\ud800"}, {"name": "a", "kind": "\ud800"}])
 def test_a_name_that_is_no_text_is_not_written(part: dict[str, str], tmp_path: Path) -> None:
-    cluster = Cluster("one", (Device(**part),), ())
+    cluster = Cluster("one", (Device(**part),), ())  # type: ignore[arg-type]
     with pytest.raises(ClusterError, match=r"c.yaml: cannot be written, a name is no text"):
         save_cluster(cluster, tmp_path / "c.yaml")
     assert not list(tmp_path.iterdir())

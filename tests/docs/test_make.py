@@ -6,6 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from documents import DOCUMENTS, ROOT
@@ -18,7 +19,7 @@ from doppler.evaluation.results import CaseResult, MethodResult
 from doppler.graph import Graph
 
 
-def case(graph: str, doppler: float, other: float, **more: object) -> CaseResult:
+def case(graph: str, doppler: float, other: float, **more: Any) -> CaseResult:
     makespans = {"doppler": doppler, "critical_path": 3.0, "heft": other}
     methods = {
         name: MethodResult(seconds, 4.0, seconds * 1.5, 0.1, seconds * 1.5)

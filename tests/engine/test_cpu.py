@@ -277,7 +277,7 @@ def test_missing_and_misshapen_tensors_are_named() -> None:
     with pytest.raises(EngineError, match=r"tensor 'x' has shape \(5,\), the graph says \(4,\)"):
         Engine(single(), CpuBackend(1), tensors={"x": torch.zeros(5)})
     with pytest.raises(EngineError, match="tensor 'x' is a ndarray, must be a torch tensor"):
-        Engine(single(), CpuBackend(1), tensors={"x": torch.zeros(4).numpy()})
+        Engine(single(), CpuBackend(1), tensors={"x": torch.zeros(4).numpy()})  # type: ignore[dict-item]
 
 
 def test_a_closed_engine_does_not_run() -> None:
@@ -291,6 +291,6 @@ def test_a_closed_engine_does_not_run() -> None:
     "numbers",
     [{"n_devices": 0}, {"n_devices": 2**31}, {"threads": 0}, {"threads": 10**6}, {"memory": 0.0}],
 )
-def test_impossible_devices_are_refused(numbers: dict[str, float]) -> None:
+def test_impossible_devices_are_refused(numbers: dict[str, Any]) -> None:
     with pytest.raises(EngineError, match="threads must be from 1 to 1024, the memory above 0"):
         CpuBackend(**numbers)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -103,7 +105,7 @@ def test_another_graph_is_refused() -> None:
         ({"seed": -1}, "seed is -1"),
     ],
 )
-def test_impossible_numbers_are_refused(numbers: dict[str, float], message: str) -> None:
+def test_impossible_numbers_are_refused(numbers: dict[str, Any], message: str) -> None:
     problem = Problem(Graph.from_arrays([], [], [1.0], [1.0]), Cluster.uniform(1))
     with pytest.raises(EngineError, match=message):
         EmulatedBackend(problem, **numbers)

@@ -22,7 +22,8 @@ class WatchedRun(Executor):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._alarms = [
-            WatchedAlarm(self, thread, alarm) for thread, alarm in enumerate(self._alarms)
+            WatchedAlarm(self, thread, alarm)  # type: ignore[misc]
+            for thread, alarm in enumerate(self._alarms)
         ]
 
     def check(self, thread: int) -> None:

@@ -312,7 +312,7 @@ def test_runs_of_two_threads_take_turns() -> None:
     def run() -> None:
         try:
             for _ in range(5):
-                assert_equals_sequential(GRAPH, engine.run(PLACEMENT, timeout=60))
+                assert_equals_sequential(GRAPH, engine.run(PLACEMENT, timeout=60))  # type: ignore[attr-defined]
         except BaseException as error:
             errors.append(error)
 

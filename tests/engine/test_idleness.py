@@ -20,12 +20,12 @@ def trace(
     columns = list(zip(*sent, strict=True)) if sent else [()] * 5
     whole = [np.array(column, np.int32) for column in columns[:3]]
     moments = [np.array(column, np.float64) for column in columns[3:]]
-    return Trace(
+    return Trace(  # type: ignore[misc]
         np.array(op, np.int32),
         np.array(device, np.int32),
         np.array(start),
         np.array(end),
-        *whole,
+        *whole,  # type: ignore[arg-type]
         *moments,
         transfer_channel=np.full(len(sent), -1, np.int32),
         device_names=("a", "b"),

@@ -156,7 +156,7 @@ def test_an_exception_ends_what_runs_at_once(tmp_path) -> None:
 
     def call() -> None:
         try:
-            processes.run(wait, str(tmp_path / "pid"))
+            processes.run(wait, str(tmp_path / "pid"))  # type: ignore[attr-defined]
         except BaseException as error:
             outcome.append(error)
 

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -240,7 +241,7 @@ def test_long_curves_are_thinned(tmp_path):
 
 
 def test_report_of_a_large_suite_stays_small():
-    makespans = {f"method{i}": 1.0 + i / 10 for i in range(12)}
+    makespans: dict[str, Any] = {f"method{i}": 1.0 + i / 10 for i in range(12)}
     page = render_report(
         Report({"suite": tuple(case(f"graph{i}", **makespans) for i in range(60))})
     )

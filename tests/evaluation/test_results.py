@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -52,7 +53,7 @@ def test_file_has_the_form_that_others_read(tmp_path):
 
 
 def test_what_is_known_of_a_case_is_kept(tmp_path):
-    known = {"cores": 1, "jitter": 0.1, "trained": "graph"}
+    known: dict[str, Any] = {"cores": 1, "jitter": 0.1, "trained": "graph"}
     one = replace(case(doppler=1.0), **known)
     assert known.items() <= one.to_json().items()
     assert load_results(save_results([one], tmp_path / "suite.json")) == (one,)

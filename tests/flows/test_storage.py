@@ -59,8 +59,8 @@ def checkout(tmp_path: Path):
     def checkout(code: str, *, exit_code: int = 0) -> str:
         return run(sys.executable, "-c", BEGIN + code, code=exit_code)
 
-    checkout.path = path
-    checkout.run = run
+    checkout.path = path  # type: ignore[attr-defined]
+    checkout.run = run  # type: ignore[attr-defined]
     run("git", "init", "-q")
     run(sys.executable, "-m", "dvc", "init", "-q")
     run(*(sys.executable, "-m", "dvc", "remote", "add", "-q"), "-d", "far", str(tmp_path / "far"))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ def random(*shape: int) -> torch.Tensor:
 
 X, Y = random(2, 3, 4), random(4, 2)
 
-CASES = {
+CASES: dict[str, tuple[dict[str, Any], list[torch.Tensor], torch.Tensor]] = {
     "add": ({"axes": ((0, 1, 2), (2, 0))}, [X, Y], X + Y.T[:, None]),
     "amax": ({"dim": 1}, [X], X.max(1).values),
     "divide": ({}, [X, X + 9], X / (X + 9)),

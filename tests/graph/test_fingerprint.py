@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from doppler import Graph, load_graph, save_graph
 from doppler.graph.fingerprint import fingerprint
 
-ARRAYS = {"src": [0, 0], "dst": [1, 2], "compute": [1.0, 2.0, 1 / 3], "transfer": [0.0, 1.0, 2.0]}
+ARRAYS: dict[str, Any] = {
+    "src": [0, 0],
+    "dst": [1, 2],
+    "compute": [1.0, 2.0, 1 / 3],
+    "transfer": [0.0, 1.0, 2.0],
+}
 
 
 def test_it_outlives_names_and_file_formats(tmp_path) -> None:
@@ -15,7 +22,7 @@ def test_it_outlives_names_and_file_formats(tmp_path) -> None:
     mark = fingerprint(graph)
     assert len(mark) == 16
     assert fingerprint(load_graph(save_graph(graph, tmp_path / "other.json"))) == mark
-    again = Graph.from_arrays(**{key: np.array(value) for key, value in ARRAYS.items()})
+    again = Graph.from_arrays(*map(np.array, ARRAYS.values()))
     assert fingerprint(again) == mark
 
 

@@ -101,9 +101,9 @@ def test_arrays_are_copies_that_cannot_be_written():
     arrays += [graph.class_compute_s["gpu"]]
     for array in arrays:
         with pytest.raises(ValueError, match="read-only"):
-            array[...] = 0
+            array[...] = 0  # type: ignore[index]
     with pytest.raises(dataclasses.FrozenInstanceError):
-        graph.name = "other"
+        graph.name = "other"  # type: ignore[misc]
 
 
 def test_defaults():
@@ -279,7 +279,7 @@ def test_an_array_of_objects_that_are_numbers_is_numbers() -> None:
 @pytest.mark.parametrize("part", ["names", "kinds", "meta_ops"])
 def test_half_a_character_is_no_name(part: str) -> None:
     with pytest.raises(GraphError, match=rf"op 1: {part.replace('_', '-')} holds .*half of a surr"):
-        Graph.build(2, [0], [1], **{part: ["a", "b\ud800"]})
+        Graph.build(2, [0], [1], **{part: ["a", "b\ud800"]})  # type: ignore[arg-type]
     for parts in (
         {"name": "\ud800"},
         {"class_compute_s": {"\ud800": [1.0]}},

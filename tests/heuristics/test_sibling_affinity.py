@@ -56,7 +56,7 @@ def test_every_step_takes_the_best_op_and_device(problem: Problem) -> None:
             + float(problem.arrays.compute[op, device])
             + plain.affinity(op, device)
             + sum(
-                plain.transfer(plain.device[u], device, problem.arrays.volume[u])
+                plain.transfer(plain.device[u], device, float(problem.arrays.volume[u]))
                 for u in plain.inputs[op]
                 if plain.device[u] != device and (u, device) not in plain.arrived
             )
@@ -105,7 +105,7 @@ def test_a_hint_raises_the_score_of_every_other_device(
     placement.validate(problem)
     raised = weight * problem.mean_compute.mean()
     plain = PlainPartial(problem)
-    group, home = problem.arrays.group, {}
+    group, home = problem.arrays.group, dict[int, int]()
     assert placement.priority is not None
     for op in np.argsort(placement.priority).tolist():
         can = np.flatnonzero(np.isfinite(problem.arrays.compute[op])).tolist()
@@ -116,7 +116,7 @@ def test_a_hint_raises_the_score_of_every_other_device(
             + float(problem.arrays.compute[op, device])
             + plain.affinity(op, device)
             + sum(
-                plain.transfer(plain.device[u], device, problem.arrays.volume[u])
+                plain.transfer(plain.device[u], device, float(problem.arrays.volume[u]))
                 for u in plain.inputs[op]
                 if plain.device[u] != device and (u, device) not in plain.arrived
             )

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import pytest
 import yaml
-from conftest import Clone
+from conftest import Clone  # type: ignore[attr-defined]
 
 from doppler.registry import Registry
 

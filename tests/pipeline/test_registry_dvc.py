@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import Clone
+from conftest import Clone  # type: ignore[attr-defined]
 
 from doppler.errors import RegistryError
 from doppler.registry import POLICY, Registry
@@ -60,7 +60,7 @@ def test_push_and_pull_carry_the_registry(clone: Clone, tmp_path: Path) -> None:
     assert pulled.champion is None
     other.dvc("pull", "-q")
     assert pulled.problems() == []
-    assert pulled.champion.id == "v2"
+    assert pulled.champion.id == "v2"  # type: ignore[attr-defined]
     assert pulled.rollback().path(POLICY).read_bytes() == b"good" * 1000
 
     # What the first one lost comes back, and so does what it damaged.

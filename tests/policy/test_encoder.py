@@ -40,7 +40,7 @@ def test_embeddings_and_gradients_are_those_of_dense_matrices(graph: Graph) -> N
     found = encoder(inputs.features, inputs.producers, inputs.consumers)
     h = torch.relu(encoder.enter(inputs.features))
     for layer in encoder.rounds:
-        h = dense_layer(layer, h, reads)
+        h = dense_layer(layer, h, reads)  # type: ignore[arg-type]
     wanted = encoder.norm(h)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     weight = torch.randn(found.shape, generator=torch.Generator().manual_seed(0))
@@ -51,7 +51,11 @@ def test_embeddings_and_gradients_are_those_of_dense_matrices(graph: Graph) -> N
         encoder.named_parameters(), gradients, slow, strict=True
     ):
         torch.testing.assert_close(
-            gradient, expected, rtol=1e-3, atol=1e-4, msg=lambda m, name=name: f"{name}: {m}"
+            gradient,
+            expected,
+            rtol=1e-3,
+            atol=1e-4,
+            msg=lambda m, name=name: f"{name}: {m}",  # type: ignore[misc]
         )
 
 

@@ -336,7 +336,7 @@ def test_node_features_of_a_small_graph() -> None:
     }
     assert wanted.keys() == features.keys()
     for name, values in wanted.items():
-        np.testing.assert_allclose(features[name], values, rtol=1e-6, err_msg=name)
+        np.testing.assert_allclose(features[name], values, rtol=1e-6, err_msg=name)  # type: ignore[call-overload]
 
 
 def test_feature_sets() -> None:

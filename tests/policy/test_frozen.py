@@ -31,9 +31,9 @@ def test_it_weighs_as_the_network_does(
         wanted = policy.weights(policy(policy_inputs(problem), hint))
     found = policy.frozen().encode(problem)(hint)
     for name, one, other in zip(wanted._fields, found, wanted, strict=True):
-        assert one.dtype == other.dtype
-        assert one.flags.c_contiguous
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-5, err_msg=name)
+        assert one.dtype == other.dtype  # type: ignore[attr-defined]
+        assert one.flags.c_contiguous  # type: ignore[attr-defined]
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-5, err_msg=name)  # type: ignore[call-overload]
 
 
 def test_a_large_graph_is_encoded_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +41,7 @@ def test_a_large_graph_is_encoded_piece_by_piece(monkeypatch: pytest.MonkeyPatch
     whole = policy.encode(problem)(None)
     monkeypatch.setattr("doppler.policy.frozen.CHUNK", 16)
     for one, other in zip(policy.encode(problem)(None), whole, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("sizes", [Sizes(), Sizes(1, 1, 1, 1), Sizes(8, 3, 5, 2)])
@@ -57,6 +57,6 @@ def test_it_does_not_follow_what_the_network_learns() -> None:
     thawed = DualPolicy.of(frozen)
     with torch.no_grad():
         for parameter in (*policy.parameters(), *thawed.parameters()):
-            parameter += 1.0
+            parameter += 1.0  # type: ignore[misc]
     for name, array in frozen.weights.items():
         assert np.array_equal(array, kept[name])

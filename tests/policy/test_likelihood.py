@@ -173,7 +173,7 @@ def test_batches_are_independent() -> None:
     with torch.no_grad():
         together = log_probabilities(policy, heads, problem, whole)
         for index in range(3):
-            one = type(whole)(*(part[index : index + 1] for part in whole))
+            one = type(whole)(*(part[index : index + 1] for part in whole))  # type: ignore[arg-type]
             alone = log_probabilities(policy, heads, problem, one)
             torch.testing.assert_close(alone.select[0], together.select[index])
             torch.testing.assert_close(alone.place[0], together.place[index])

@@ -82,7 +82,7 @@ def test_unused_features_have_no_influence() -> None:
     heads, weights = encode(policy, problem)
     _, changed = encode(other, problem)
     for found, wanted in zip(changed, weights, strict=True):
-        assert np.array_equal(found, wanted)
+        assert np.array_equal(found, wanted)  # type: ignore[arg-type]
     roller = Roller(problem, 1)
     first = roller.play(weights, SAMPLE, range(4), recorded=True)
     second = roller.play(changed, SAMPLE, range(4))
@@ -126,9 +126,9 @@ def test_weights_do_not_follow_the_parameters() -> None:
     before = [array.copy() for array in weights]
     with torch.no_grad():
         for parameter in policy.parameters():
-            parameter += 1.0
+            parameter += 1.0  # type: ignore[misc]
     for found, wanted in zip(weights, before, strict=True):
-        assert np.array_equal(found, wanted)
+        assert np.array_equal(found, wanted)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("sizes", [Sizes(), Sizes(1, 1, 1, 1), Sizes(8, 3, 5, 2)])

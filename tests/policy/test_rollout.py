@@ -310,4 +310,4 @@ def test_every_problem_runs_the_same_compiled_code() -> None:
         _, weights = encode(policy, problem)
         Roller(problem, 1).play(weights, GREEDY, [0])
         Roller(problem, 1).play(weights, SAMPLE, [0], recorded=True, runtime="fifo")
-    assert len(_episodes.signatures) == 1
+    assert len(_episodes.signatures) == 1  # type: ignore[attr-defined]

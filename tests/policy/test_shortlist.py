@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -26,7 +28,7 @@ quick = settings(max_examples=40)
 
 def listed(n_devices: int, **given_: object) -> list[int]:
     """The list of an op without inputs on equal free devices, but for what is given."""
-    values = {
+    values: dict[str, Any] = {
         "preferred": -1,
         "placed": np.zeros(0, np.int32),
         "inputs": np.zeros(0, np.int32),

@@ -47,7 +47,7 @@ def test_a_graph_without_executable_ops_is_refused() -> None:
 
 
 @pytest.mark.parametrize("make", [small, lambda: workloads.llama_layer(1, 16, 32, 4, 2, 24)])
-def test_every_class_is_timed_on_every_device(make) -> None:  # type: ignore[no-untyped-def]
+def test_every_class_is_timed_on_every_device(make) -> None:
     classes = find_classes([make()])
     with Workers(("cpu", "cpu")) as workers:
         found = measure_classes(workers, [RATES] * 2, ROOM, classes, repeats=2, budget=30.0)

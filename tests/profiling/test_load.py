@@ -24,7 +24,7 @@ def test_on_this_machine() -> None:
     assert 0.0 <= load.look() < 10_000
 
 
-def test_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setattr("doppler.profiling.load._STAT", tmp_path / "none")
     load = OtherLoad()
     assert load.look() == 0.0

@@ -19,19 +19,19 @@ from doppler.profiling.machine import find_devices, free_memory_of, memory_of
 
 
 @pytest.fixture(scope="module")
-def graph():  # type: ignore[no-untyped-def]
+def graph():
     return workloads.ffnn(16, 8, 16, 8)
 
 
 @pytest.fixture(scope="module")
-def measured(graph) -> Profile:  # type: ignore[no-untyped-def]
+def measured(graph) -> Profile:
     before = threading.active_count()
     found = profile("cpu", 2, [graph], repeats=1, budget=30.0)
     assert threading.active_count() == before
     return found
 
 
-def test_the_cluster_has_what_was_measured(measured: Profile, graph) -> None:  # type: ignore[no-untyped-def]
+def test_the_cluster_has_what_was_measured(measured: Profile, graph) -> None:
     cluster = measured.cluster
     assert cluster.name == "cpux2"
     assert [(device.name, device.kind) for device in cluster.devices] == [
@@ -49,7 +49,7 @@ def test_the_cluster_has_what_was_measured(measured: Profile, graph) -> None:  #
     assert measured.left_out == {}
 
 
-def test_its_file_gives_the_same_problem(measured: Profile, graph, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_its_file_gives_the_same_problem(measured: Profile, graph, tmp_path: Path) -> None:
     path = measured.save(tmp_path / "machine.yaml")
     again = Cluster.load(path)
     assert again == measured.cluster

@@ -83,7 +83,7 @@ def test_a_tie_is_never_promoted(makespan: float) -> None:
 
 def test_nearly_all_ties_do_not_promote() -> None:
     # Five wins among fifteen exact ties: the averages of two ties still are 0.
-    result = compare_paired(lambda: 1.0, from_list([0.9] * 5 + [1.0] * 15))
+    result = compare_paired(lambda: 1.0, from_list([0.9] * 5 + [1.0] * 15))  # type: ignore[arg-type]
     assert not result.promote
 
 
@@ -94,8 +94,8 @@ def test_outliers_do_not_turn_a_decision() -> None:
     same = 0.01 * np.exp(0.02 * rng.standard_normal(20))
     better[[2, 11]] *= 10
     same[[2, 11]] /= 10
-    assert compare_paired(from_list([*champion]), from_list([*better])).promote
-    assert not compare_paired(from_list([*champion]), from_list([*same])).promote
+    assert compare_paired(from_list([*champion]), from_list([*better])).promote  # type: ignore[arg-type]
+    assert not compare_paired(from_list([*champion]), from_list([*same])).promote  # type: ignore[arg-type]
 
 
 def test_the_least_gain_counts() -> None:
@@ -112,7 +112,7 @@ def test_the_order_is_drawn_by_the_seed_and_both_run_in_every_pair() -> None:
         order: list[str] = []
 
         def side(name: str) -> Callable[[], float]:
-            return lambda: order.append(name) or 1.0
+            return lambda: order.append(name) or 1.0  # type: ignore[func-returns-value]
 
         return order, compare_paired(side("a"), side("b"), pairs=40, seed=seed)
 
@@ -128,7 +128,9 @@ def test_the_order_is_drawn_by_the_seed_and_both_run_in_every_pair() -> None:
 
 def test_several_problems_count_equally() -> None:
     result = compare_paired(
-        lambda: [1.0, 100.0], lambda: np.array([0.8, 110.0]), problems=["small", "large"]
+        lambda: [1.0, 100.0],
+        lambda: np.array([0.8, 110.0]),
+        problems=["small", "large"],
     )
     assert result.ratio == pytest.approx(math.sqrt(0.8 * 1.1))
     assert result.by_problem == pytest.approx({"small": 0.8, "large": 1.1})
@@ -150,7 +152,7 @@ def test_several_problems_count_equally() -> None:
     ],
 )
 def test_a_challenger_that_fails_is_not_promoted(run, reason) -> None:
-    result = compare_paired(lambda: 1.0, from_list([0.5, 0.5, run]), seed=1)
+    result = compare_paired(lambda: 1.0, from_list([0.5, 0.5, run]), seed=1)  # type: ignore[arg-type]
     assert not result.promote
     assert (result.ratio, result.low, result.high, result.p_value) == (None, None, None, None)
     assert result.failure.startswith("failed in pair 3 (")
@@ -161,24 +163,24 @@ def test_a_challenger_that_fails_is_not_promoted(run, reason) -> None:
 
 
 def test_a_challenger_that_fails_in_the_warm_up() -> None:
-    result = compare_paired(lambda: 1.0, from_list([EngineError("lost")]), warmup=1)
+    result = compare_paired(lambda: 1.0, from_list([EngineError("lost")]), warmup=1)  # type: ignore[arg-type]
     assert result.failure == "failed in the warm-up (EngineError: lost)"
     assert decision_markdown(result)
 
 
 def test_a_champion_that_fails_is_an_error() -> None:
     with pytest.raises(PromotionError, match=r"champion failed in pair 2 \(EngineError: lost\)"):
-        compare_paired(from_list([1.0, EngineError("lost")]), lambda: 1.0)
+        compare_paired(from_list([1.0, EngineError("lost")]), lambda: 1.0)  # type: ignore[arg-type]
 
 
 def test_an_interrupt_is_not_a_failure() -> None:
     with pytest.raises(KeyboardInterrupt):
-        compare_paired(lambda: 1.0, from_list([KeyboardInterrupt()]))
+        compare_paired(lambda: 1.0, from_list([KeyboardInterrupt()]))  # type: ignore[arg-type]
 
 
 def test_the_warm_up_does_not_count() -> None:
     champion, challenger = from_list([9.0, *[1.0] * 6]), from_list([1e-3, *[2.0] * 6])
-    result = compare_paired(champion, challenger, pairs=6, warmup=1)
+    result = compare_paired(champion, challenger, pairs=6, warmup=1)  # type: ignore[arg-type]
     assert result.ratio == pytest.approx(2.0)
     assert result.text == (
         "challenger 100.0% slower (95% interval 100.0 to 100.0%, 6 pairs): champion kept"

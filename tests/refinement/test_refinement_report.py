@@ -142,7 +142,7 @@ def test_nothing_in_a_name_gets_out_of_its_place(decision) -> None:
     assert all("\\|" in row for row in rows)
 
 
-@pytest.mark.parametrize("runs", [[], [Run(1, CHAMPION, 0, *[math.nan] * 3, 0.0)]])
+@pytest.mark.parametrize("runs", [[], [Run(1, CHAMPION, 0, *[math.nan] * 3, 0.0)]])  # type: ignore[call-arg]
 def test_little_is_enough(runs) -> None:
     report = RefinementReport(runs)
     assert_whole(render_refinement(report))

@@ -155,7 +155,7 @@ def test_calls_out_of_order(problem: Problem, champion: Placement) -> None:
     trace = simulate(other, Placement(np.zeros(problem.n_ops, int))).trace
     with pytest.raises(DopplerError, match="on 2 devices, but the problem has"):
         found.observe(1.0, trace=trace)
-    found.observe(np.float32(1.0))
+    found.observe(np.float32(1.0))  # type: ignore[arg-type]
     found.close()
     found.close()
     with pytest.raises(DopplerError, match="the refiner is closed"):
@@ -267,7 +267,7 @@ def test_production_goes_on_when_learning_fails(
     problem: Problem, champion: Placement, tmp_path: Path, background: bool
 ) -> None:
     found = refiner(problem, champion, background=background, directory=tmp_path)
-    found._learner._journal._file.close()  # type: ignore[union-attr]
+    found._learner._journal._file.close()
     for _ in range(3):
         assert found.next() is champion
         found.observe(1.0)

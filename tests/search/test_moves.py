@@ -34,7 +34,7 @@ quick = settings(max_examples=60)
 
 
 @njit
-def seed_kernels(seed):  # type: ignore[no-untyped-def]
+def seed_kernels(seed):
     """Kernels draw from a generator of their own."""
     np.random.seed(seed)
 

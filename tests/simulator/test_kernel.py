@@ -89,7 +89,7 @@ def test_invariants(placed: Placed) -> None:
     for device in range(problem.n_devices):
         mine = sorted(np.flatnonzero(device_of == device), key=lambda op: (start[op], end[op]))
         free = 0.0
-        for op in mine:
+        for op in mine:  # type: ignore[assignment]
             assert start[op] >= free, "two ops overlap on a device"
             if start[op] > free:
                 # The device idled over [free, start): nothing that it had yet to run was ready.

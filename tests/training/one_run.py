@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from training_cases import mixed_cases, small_policy, taught
 
@@ -26,11 +27,11 @@ def main(stage: str, directory: Path, threads: int) -> None:
 
     def train(updates: int, state: Path | None, tracker: CsvTracker | None) -> None:
         policy = small_policy()
-        common = {"seed": 3, "state": state, "tracker": tracker, "threads": threads}
-        schedule = {"updates": updates, "log_every": 7}
+        common: dict[str, Any] = {"seed": 3, "state": state, "tracker": tracker, "threads": threads}
+        schedule: dict[str, Any] = {"updates": updates, "log_every": 7}
         if stage == "imitate":
-            settings = ImitationSettings(**schedule, traces=2)
-            imitate(policy, cases, traces, settings, checkpoint_seconds=0.0, **common)
+            shown = ImitationSettings(**schedule, traces=2)
+            imitate(policy, cases, traces, shown, checkpoint_seconds=0.0, **common)
         else:
             settings = ReinforceSettings(**schedule, episodes=6, entropy=0.01, validate_every=3)
             found = reinforce(policy, cases, settings, checkpoint_seconds=0.0, **common)

@@ -53,7 +53,7 @@ def test_a_run_killed_at_random_moments_ends_like_one_left_alone(
 
     moments = random.Random(stage)
     state = killed / "state.safetensors"
-    resumed_from = []
+    resumed_from = list[int]()
     for _ in range(4):
         # Also the number of threads may change from start to start.
         process = start(stage, killed, threads=moments.choice([1, 2]))

@@ -33,8 +33,8 @@ def run(
     episodes: int = 8,
     threads: int = 1,
     entropy: float = 0.0,
-    runtime: str = "priority",
-    **schedule: float,
+    runtime: Any = "priority",
+    **schedule: Any,
 ) -> tuple[Rows, Incumbents]:
     rows = Rows()
     settings = ReinforceSettings(
@@ -290,7 +290,7 @@ def test_an_update_may_play_several_cases() -> None:
 def test_an_update_of_several_cases_goes_along_the_mean_of_their_gradients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    case, sums = small_case(3, 12, 3), []
+    case, sums = small_case(3, 12, 3), list[Any]()
     add = Gradient.add
 
     def spy(self: Gradient, *parts: Any) -> dict[str, float]:

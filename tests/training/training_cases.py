@@ -50,7 +50,7 @@ def blank_policy(seed: int = 0) -> DualPolicy:
         policy.select_direct.bias.zero_()
         policy.second.weight /= SCORE_SCALE
         policy.select_out.weight /= LOGIT_RANGE
-        policy.select_out.bias /= LOGIT_RANGE
+        policy.select_out.bias /= LOGIT_RANGE  # type: ignore[misc]
     return policy
 
 

@@ -11,15 +11,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from doppler.errors import PromotionError
 from doppler.markdown import markdown_cell, markdown_table
-from doppler.refinement.signed_rank import centre_interval
+from doppler.refinement.signed_rank import center_interval
 from doppler.refinement.trial import Side, Trial, Verdict
 from doppler.viewer.units import count_of, format_percent
 
 #: Runs once and returns the makespan, or those of several problems, in seconds.
-Measure = Callable[[], float | Sequence[float]]
+Measure = Callable[[], float | Sequence[float] | npt.NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class PairedResult:
             return {}
         logs = _log_ratios(self.champion_s, self.challenger_s)
         return {
-            name: math.exp(centre_interval(logs[:, i], 0.5)[0])
+            name: math.exp(center_interval(logs[:, i], 0.5)[0])
             for i, name in enumerate(self.problems)
         }
 
@@ -283,7 +284,9 @@ def _run(
         raise PromotionError(f"the champion {reason}, so nothing is decided") from error
 
 
-def _makespans(run: float | Sequence[float], problems: tuple[str, ...] | None) -> tuple[float, ...]:
+def _makespans(
+    run: float | Sequence[float] | npt.NDArray[np.float64], problems: tuple[str, ...] | None
+) -> tuple[float, ...]:
     values = tuple(float(x) for x in np.atleast_1d(np.asarray(run, dtype=np.float64)).ravel())
     for value in values:
         if not (math.isfinite(value) and value > 0):

@@ -1,10 +1,10 @@
-"""Wilcoxon's signed-rank test, and the interval of the centre that it implies.
+"""Wilcoxon's signed-rank test, and the interval of the center that it implies.
 
 The estimate is the median of the Walsh averages ``(x_i + x_j) / 2``, ``i <= j`` (Hodges and
 Lehmann, Estimates of location based on rank tests, Annals of Mathematical Statistics 34, 1963);
 the interval runs between two of them, chosen by the exact null distribution of the statistic
 (Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 3rd edition, sections 3.1 to 3.3).
-It asks of the values only that they are independent and symmetric about their centre. Up to 29% of
+It asks of the values only that they are independent and symmetric about their center. Up to 29% of
 them may be outliers before the estimate follows them.
 """
 
@@ -19,14 +19,14 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 
 
-def centre_interval(values: npt.ArrayLike, error: float) -> tuple[float, float, float]:
-    """Estimate the centre of symmetry of a sample.
+def center_interval(values: npt.ArrayLike, error: float) -> tuple[float, float, float]:
+    """Estimate the center of symmetry of a sample.
 
     Parameters
     ----------
     values : array-like of float, shape [n]
     error : float
-        Chance of the centre lying beyond either end, at most: ties and the steps of the
+        Chance of the center lying beyond either end, at most: ties and the steps of the
         distribution make it smaller.
 
     Returns
@@ -46,7 +46,7 @@ def centre_interval(values: npt.ArrayLike, error: float) -> tuple[float, float, 
 
 
 def p_value(count: int, above: int) -> float:
-    """Return the exact one-sided p-value of the centre not being below a bound.
+    """Return the exact one-sided p-value of the center not being below a bound.
 
     It is at most ``error`` exactly when the interval of that error ends below the bound.
 
@@ -61,7 +61,7 @@ def p_value(count: int, above: int) -> float:
 
 
 def z_value(count: int, above: int) -> float:
-    """Return the evidence for the centre being below a bound, in standard deviations.
+    """Return the evidence for the center being below a bound, in standard deviations.
 
     By the normal approximation of the statistic; above 0 where the values rather lie below.
     """

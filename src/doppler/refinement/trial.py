@@ -22,7 +22,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from doppler.errors import PromotionError
-from doppler.refinement.signed_rank import centre_interval, p_value, smallest_sample, z_value
+from doppler.refinement.signed_rank import center_interval, p_value, smallest_sample, z_value
 
 Side = Literal["champion", "challenger"]
 SIDES: tuple[Side, Side] = ("champion", "challenger")
@@ -151,7 +151,7 @@ class Trial:
         if not count:
             return None
         share = self.shares[max((n for n in self.shares if n <= count), default=min(self.shares))]
-        estimate, low, high = centre_interval(self.differences, share)
+        estimate, low, high = center_interval(self.differences, share)
         return math.exp(estimate), math.exp(low), math.exp(high)
 
     @property

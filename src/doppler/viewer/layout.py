@@ -20,7 +20,7 @@ _PULL = 0.1
 def layered_layout(graph: Graph) -> tuple[FloatArray, FloatArray]:
     """Place every op on a grid of columns and rows.
 
-    An op's column follows its depth. Rows of a level are ordered by barycentre sweeps (Sugiyama,
+    An op's column follows its depth. Rows of a level are ordered by barycenter sweeps (Sugiyama,
     Tagawa and Toda, 1981), then moved as near to the mean of their producers as a distance of one
     row allows (isotonic regression). A level that is much taller than the drawing is wide is
     folded into several columns. O(V log V + E) for a fixed number of sweeps.

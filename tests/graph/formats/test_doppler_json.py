@@ -89,9 +89,12 @@ def test_lists_in_attributes_come_back_as_tuples():
 
 def test_numpy_scalars_in_specs_are_saved_as_numbers():
     spec = OpSpec(
-        "f", (Tile("x", ((np.int64(0), np.int64(1)),)),), (np.int64(1),), {"by": np.int8(3)}
+        "f",
+        (Tile("x", ((np.int64(0), np.int64(1)),)),),  # type: ignore[arg-type]
+        (np.int64(1),),  # type: ignore[arg-type]
+        {"by": np.int8(3)},
     )
-    graph = Graph.build(1, [], [], specs=[spec], tensors={"x": TensorSpec((np.int64(1),))})
+    graph = Graph.build(1, [], [], specs=[spec], tensors={"x": TensorSpec((np.int64(1),))})  # type: ignore[arg-type]
     assert_same(graph, read(written(graph)))
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from typing import Any
 
 import pytest
 from graph_samples import TEXT, full_graph, layer_document
@@ -39,7 +40,7 @@ odd = st.one_of(
 
 def places(value, path=()):
     yield path
-    children = ()
+    children: Any = ()
     if isinstance(value, dict):
         children = value.items()
     elif isinstance(value, list):

@@ -32,8 +32,8 @@ def test_nodes_of_any_type_are_numbered_in_their_order():
 
 
 def test_parallel_edges_are_merged():
-    source = nx.MultiDiGraph([(0, 1), (0, 1)])
-    nx.set_node_attributes(source, 1e9, "flops")
+    source = nx.MultiDiGraph([(0, 1), (0, 1)])  # type: ignore[var-annotated]
+    nx.set_node_attributes(source, 1e9, "flops")  # type: ignore[call-overload]
     assert from_networkx(source).n_edges == 1
 
 
@@ -41,14 +41,14 @@ def test_specs_follow_their_nodes_when_the_order_changes():
     graph = to_networkx(
         Graph.build(2, [0], [1], specs=[OpSpec("f", (), (1,)), OpSpec("g", (0,), (1,))])
     )
-    turned = nx.DiGraph()
+    turned = nx.DiGraph()  # type: ignore[var-annotated]
     turned.add_nodes_from(reversed(list(graph.nodes(data=True))))
     turned.add_edges_from(graph.edges)
     assert from_networkx(turned).specs[0].inputs == (1,)
 
 
 def with_nodes(*attributes, edges=()):
-    graph = nx.DiGraph(name="g")
+    graph = nx.DiGraph(name="g")  # type: ignore[var-annotated]
     graph.add_nodes_from((f"n{i}", values) for i, values in enumerate(attributes))
     graph.add_edges_from(edges)
     return graph

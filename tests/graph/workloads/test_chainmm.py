@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,7 +18,7 @@ def reference(t: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("tiles", [None, 1, 2, 3, {"k": 7, "n": 4}])
-def test_the_shards_together_compute_the_chain(tiles: object) -> None:
+def test_the_shards_together_compute_the_chain(tiles: Any) -> None:
     tensors, result = run(chainmm(**SIZES, tiles=tiles))
     torch.testing.assert_close(result, reference(tensors))
 

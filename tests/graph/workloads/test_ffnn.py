@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,7 +20,7 @@ def reference(t: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("tiles", [None, 1, 2, {"outputs": 1}, {"outputs": 6, "batch": 1}])
-def test_the_shards_together_compute_the_network(tiles: object) -> None:
+def test_the_shards_together_compute_the_network(tiles: Any) -> None:
     tensors, result = run(ffnn(**SIZES, tiles=tiles))
     torch.testing.assert_close(result, reference(tensors))
 

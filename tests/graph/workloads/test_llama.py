@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 from doppler.errors import GraphError, UnknownNameError
 from doppler.graph.workloads import llama_block, llama_layer
 
-SIZES = {"sequence": 6, "hidden": 24, "heads": 6, "kv_heads": 3}
+SIZES: dict[str, Any] = {"sequence": 6, "hidden": 24, "heads": 6, "kv_heads": 3}
 DIMENSIONS = {
     "sequence": 6,
     "keys": 6,
@@ -78,14 +79,14 @@ TILINGS = [
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("tiles", TILINGS)
-def test_the_shards_together_compute_the_block(tiles: object, causal: bool) -> None:
+def test_the_shards_together_compute_the_block(tiles: Any, causal: bool) -> None:
     tensors, result = run(llama_block(**SIZES, causal=causal, tiles=tiles))
     expected = attention(tensors, tensors["x"], 0, 6, 3, causal)
     torch.testing.assert_close(result, expected)
 
 
 @pytest.mark.parametrize("tiles", TILINGS)
-def test_the_shards_together_compute_the_layer(tiles: object) -> None:
+def test_the_shards_together_compute_the_layer(tiles: Any) -> None:
     tensors, result = run(llama_layer(**SIZES, intermediate=10, tiles=tiles))
     torch.testing.assert_close(result, layer(tensors, tensors["x"], 0, 6, 3, True))
 
@@ -152,7 +153,7 @@ def test_a_hundred_thousand_ops_keep_few_inputs() -> None:
         ({"tiles": {"group": 2}}, "dimension 'group' of size 1 cannot be split into 2 tiles"),
     ],
 )
-def test_a_wrong_size_is_named(sizes: dict[str, int], message: str) -> None:
+def test_a_wrong_size_is_named(sizes: dict[str, Any], message: str) -> None:
     with pytest.raises(GraphError, match=message):
         llama_layer(**sizes)
 
@@ -171,6 +172,6 @@ def test_an_unknown_dimension_names_the_nearest() -> None:
         ({"tiles": 4096}, "ops or more, at most 10,000,000; give fewer tiles"),
     ],
 )
-def test_a_slip_that_would_fill_the_memory_is_refused(sizes: dict[str, int], message: str) -> None:
+def test_a_slip_that_would_fill_the_memory_is_refused(sizes: dict[str, Any], message: str) -> None:
     with pytest.raises(GraphError, match=message):
         llama_layer(**sizes)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -41,7 +43,7 @@ def reference(t: dict[str, torch.Tensor]) -> torch.Tensor:
     "tiles", [None, 1, 2, 3, {"choices": 2, "capacity": 2}, {"hidden": 1, "intermediate": 5}]
 )
 @pytest.mark.parametrize("factor", [0.3, 1.0, 2.0])
-def test_the_shards_together_compute_the_layer(tiles: object, factor: float) -> None:
+def test_the_shards_together_compute_the_layer(tiles: Any, factor: float) -> None:
     tensors, result = run(moe_layer(**SIZES, capacity_factor=factor, tiles=tiles))
     torch.testing.assert_close(result, reference(tensors))
 
@@ -94,6 +96,6 @@ def test_the_default_is_mixtral_in_a_couple_of_hundred_ops() -> None:
         ({"experts": 0}, "moe_layer: experts is 0, must be a whole number >= 1"),
     ],
 )
-def test_a_wrong_size_is_named(sizes: dict[str, float], message: str) -> None:
+def test_a_wrong_size_is_named(sizes: dict[str, Any], message: str) -> None:
     with pytest.raises(GraphError, match=message):
         moe_layer(**sizes)

@@ -128,7 +128,7 @@ def test_partial_sums_form_a_balanced_tree_of_pairs(tiles: int) -> None:
     graph = chainmm(4, 8, 4, 8, 4, tiles={"m": 1, "n": 1, "q": 1, "k": tiles, "p": 1})
     adds = [op for op, kind in enumerate(graph.kinds) if kind == "add"]
     assert len(adds) == tiles - 1
-    assert {len(graph.specs[op].inputs) for op in adds} == {2}  # type: ignore[index]
+    assert {len(graph.specs[op].inputs) for op in adds} == {2}
     assert len({graph.meta_ops[op] for op in adds}) == math.ceil(math.log2(tiles))
 
 
@@ -195,4 +195,4 @@ def test_tiles_are_the_place_in_the_grid_of_the_meta_op(name: str) -> None:
         # What is left are partial sums: of the tile that their inputs belong to.
         assert ".total" in graph.meta_ops[op] or ".peak" in graph.meta_ops[op]
         for source in graph.specs[op].inputs:
-            assert graph.tile_rows()[source][: len(place) - 1] == place[:-1]
+            assert graph.tile_rows()[source][: len(place) - 1] == place[:-1]  # type: ignore[index]
