@@ -57,7 +57,7 @@ class Event:
         }
 
 
-class History:
+class Decisions:
     """All decisions, oldest first, and what they say of every version.
 
     Attributes
@@ -118,9 +118,9 @@ class History:
         """Every version that was ever decided on."""
         return {event.id for event in self.events}
 
-    def after(self, event: Event) -> History:
+    def after(self, event: Event) -> Decisions:
         """Return the history with one more event."""
-        return History((*self.events, event))
+        return Decisions((*self.events, event))
 
     def to_text(self) -> str:
         """Write the file.
@@ -141,7 +141,7 @@ class History:
             raise RegistryError(f"evidence must be what JSON can express ({error})") from None
 
 
-def read_history(path: Path) -> History:
+def read_history(path: Path) -> Decisions:
     """Read the history; without a file it is empty.
 
     Raises
@@ -150,10 +150,10 @@ def read_history(path: Path) -> History:
         If the file is damaged, of another format version, or tells what cannot have happened.
     """
     if not path.exists():
-        return History()
+        return Decisions()
     document = read_document(path, "history", _File, FORMAT, VERSION)
     try:
-        return History(
+        return Decisions(
             Event(entry.event, entry.id, entry.previous, entry.time, entry.evidence)
             for entry in document.events
         )

@@ -21,7 +21,7 @@ from typing import Any
 from doppler.errors import LockedError, RegistryError, UnknownNameError
 from doppler.files import write_atomic
 from doppler.locks import hold
-from doppler.registry.history import HISTORY, Event, History, Kind, Status, read_history
+from doppler.registry.history import HISTORY, Decisions, Event, Kind, Status, read_history
 from doppler.registry.version import (
     MANIFEST,
     StoredFile,
@@ -76,7 +76,7 @@ class Registry:
         self._work = real.parent / f".{real.name}.unfinished"
 
     @property
-    def history(self) -> History:
+    def history(self) -> Decisions:
         """What was decided, oldest first.
 
         Raises
@@ -434,7 +434,7 @@ class Registry:
         )
 
 
-def _described(version: Version, history: History) -> dict[str, Any]:
+def _described(version: Version, history: Decisions) -> dict[str, Any]:
     manifest = version.to_json()
     return {
         "id": version.id,

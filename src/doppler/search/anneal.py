@@ -144,7 +144,7 @@ def check_shares(shares: Mapping[str, float]) -> FloatArray:
     return weights
 
 
-class State(NamedTuple):
+class AnnealingState(NamedTuple):
     """Where an annealing process is, and the best it has seen.
 
     Attributes
@@ -275,7 +275,7 @@ def anneal(  # type: ignore[no-untyped-def]
         Of each of ``MOVES``, summing to 1.
     unit : float
         Mean time of an op, seconds.
-    state : State
+    state : AnnealingState
         Changed in place.
     log : Log
     scratch : Recreation
@@ -403,7 +403,7 @@ class Chain:
 
     Attributes
     ----------
-    state : State
+    state : AnnealingState
     draws : Draws
         What its moves are compared on at present.
     label : str
@@ -422,7 +422,7 @@ class Chain:
         Moves between two looks at the clock.
     """
 
-    state: State
+    state: AnnealingState
     draws: Draws
     label: str
     reference: float
@@ -695,7 +695,7 @@ class Annealer:
         work = make_workspace(n_ops, self.problem.n_devices, edges)
         queue = self._queue(devices, priority)
         quiet = run(self.problem.arrays, devices, queue, 0.0, 0, False, work)[0]
-        state = State(
+        state = AnnealingState(
             devices,
             priority,
             np.argsort(priority).astype(np.int32),
