@@ -91,10 +91,10 @@ def test_the_runtime_decides_what_a_solution_states(problem: Problem, policy: Du
     ("changes", "error", "message"),
     [
         ({"method": "dopler"}, UnknownNameError, "unknown method 'dopler': did you mean 'doppler'"),
-        ({"budget": -1.0}, ParamsError, r"budget is -1.0, must be a number of seconds >= 0"),
+        ({"budget": -1.0}, ParamsError, r"budget is -1.0, must be a finite number >= 0"),
         ({"budget": float("nan")}, ParamsError, "budget is nan"),
         ({"budget": float("inf")}, ParamsError, "budget is inf"),
-        ({"seed": -1}, ParamsError, "seed is -1, must be >= 0"),
+        ({"seed": -1}, ParamsError, "seed is -1, must be a whole number >= 0"),
         ({"runtime": "lifo"}, UnknownNameError, "unknown runtime 'lifo': did you mean 'fifo'"),
         ({"policy": "/nowhere/policy"}, CheckpointError, "policy: no such policy file"),
     ],

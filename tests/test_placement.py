@@ -72,13 +72,12 @@ def test_a_placement_that_suits() -> None:
         (
             [0, 2, 1],
             {},
-            "placement: op 1 (b) is on device 2, but cluster 'uniform:2' has devices 0 to 1",
+            "placement: op 1 (b) is on device 2, but the last device is 1",
         ),
         (
             [0, 1, 1],
             {"pinned": [1, -1, -1]},
-            "placement: op 0 (a) cannot run on device 'gpu0' "
-            "(its kind, its pin or its colocation group forbids it)",
+            "placement: op 0 (a) is on device 0, but pinned to device 1",
         ),
         (
             [0, 1, 1],

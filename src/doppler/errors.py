@@ -61,15 +61,16 @@ class MissingPackageError(DopplerError):
 class UnknownNameError(DopplerError):
     """A name (method, preset, workload, ...) is not known; the message offers the nearest."""
 
-    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, what: str, name: object, known: Iterable[str]) -> None:
         # The arguments themselves, so that the error can be sent to another process.
         super().__init__(what, name, sorted(known))
 
     def __str__(self) -> str:
         what, name, choices = self.args
-        near = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(str(name), choices, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        return f"unknown {what} {name!r}: {hint}known are {', '.join(choices)}"
+        given = repr(name) if isinstance(name, str) else " ".join(repr(name).split())
+        return f"unknown {what} {given}: {hint}known are {', '.join(choices)}"
 
 
 class EngineError(DopplerError):

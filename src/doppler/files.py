@@ -10,6 +10,7 @@ import stat
 import sys
 from pathlib import Path
 
+from doppler.checks import check_path
 from doppler.errors import DopplerError
 
 STDIN, STDOUT = "/dev/stdin", "/dev/stdout"
@@ -48,7 +49,7 @@ def write_atomic(path: str | os.PathLike[str], content: str | bytes) -> Path:
     BrokenPipeError
         If whoever reads the pipe went away.
     """
-    target = Path(path)
+    target = check_path(path, "path of the file to write", DopplerError)
     check_writable(target)
     try:
         data = content.encode() if isinstance(content, str) else content
@@ -117,7 +118,7 @@ def read_text(path: str | os.PathLike[str], kind: str, error: type[DopplerError]
     error : type of DopplerError
         Raised when the file is missing, a directory, unreadable or not text.
     """
-    source = Path(path)
+    source = check_path(path, f"path of a {kind} file", error)
     try:
         return read_bytes(source).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:

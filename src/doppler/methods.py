@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from doppler.checks import (
+    RUNTIMES,
+    check_jitter,
+    check_name,
+    check_number,
+    check_runtime,
+    check_seed,
+    check_type,
+)
 from doppler.cluster import Cluster
-from doppler.errors import ParamsError, UnknownNameError
+from doppler.errors import ParamsError
 from doppler.graph import Graph
 from doppler.graph.fingerprint import fingerprint
 from doppler.heuristics.base import Heuristic, Solution, fitting_solution
@@ -22,6 +31,7 @@ from doppler.heuristics.round_robin import round_robin
 from doppler.heuristics.sibling_affinity import sibling_affinity
 from doppler.heuristics.single_device import single_device
 from doppler.heuristics.spmd import spmd
+from doppler.messages import shown_value
 from doppler.placement import Placement
 from doppler.problem import Problem
 from doppler.search.local_search import local_search
@@ -95,8 +105,8 @@ def solve(
     CheckpointError
         If the policy cannot be loaded.
     """
-    if method not in METHODS:
-        raise UnknownNameError("method", method, METHODS)
+    check_type(problem, Problem, "problem")
+    check_name(method, "method", METHODS)
     check_options(budget=budget, seed=seed, jitter=jitter, runtime=runtime)
     if method != LEARNED:
         _warm_up(method, budget > 0)
@@ -110,8 +120,11 @@ def solve(
     from doppler.policy.checkpoint import load_frozen
     from doppler.portfolio import search
 
-    network = load_frozen(policy) if isinstance(policy, str | Path) else policy
-    return search(problem, network, budget=budget, seed=seed, runtime=runtime, jitter=jitter)
+    if isinstance(policy, str | Path):
+        policy = load_frozen(policy)
+    elif not hasattr(policy, "frozen"):
+        raise ParamsError(f"policy is {shown_value(policy)}, must be a file or a policy")
+    return search(problem, policy, budget=budget, seed=seed, runtime=runtime, jitter=jitter)
 
 
 def check_options(
@@ -130,14 +143,10 @@ def check_options(
     UnknownNameError
         On another run-time.
     """
-    if not 0 <= budget < float("inf"):
-        raise ParamsError(f"budget is {budget}, must be a number of seconds >= 0")
-    if seed < 0:
-        raise ParamsError(f"seed is {seed}, must be >= 0")
-    if not 0 <= jitter <= 10:
-        raise ParamsError(f"jitter is {jitter}, must be from 0 to 10")
-    if runtime not in ("priority", "fifo"):
-        raise UnknownNameError("runtime", runtime, ("priority", "fifo"))
+    check_number(budget, "budget")
+    check_seed(seed)
+    check_jitter(jitter)
+    check_runtime(runtime)
 
 
 def place(
@@ -184,7 +193,7 @@ def place(
     placement = solution.placement
     makespans = {
         name: solution.makespan if name == runtime else makespan_of(problem, placement, name)
-        for name in ("priority", "fifo")
+        for name in RUNTIMES
     }
     seeds = fresh_seeds(problem)
     expected = spread(problem, placement, runtime=runtime, jitter=jitter, seeds=seeds)

@@ -12,10 +12,12 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from doppler.checks import check_indices, check_type
 from doppler.documents.json_text import read_json
 from doppler.documents.schema import Strict, check
 from doppler.errors import PlacementError
 from doppler.files import write_atomic
+from doppler.graph import Graph
 from doppler.messages import shown_value
 from doppler.problem import Problem
 
@@ -55,14 +57,19 @@ class Placement:
         priority: npt.ArrayLike | None = None,
         info: Mapping[str, Any] | None = None,
     ) -> None:
-        placed = _integers(devices, "devices")
+        placed = check_indices(devices, "placement: devices", PlacementError)
         if not placed.size:
             raise PlacementError("placement: the list of devices is empty")
         if placed.min() < 0:
             raise PlacementError(f"placement: op {int(placed.argmin())} has device {placed.min()}")
-        order = None if priority is None else _integers(priority, "priority")
+        order = None
+        if priority is not None:
+            order = check_indices(priority, "placement: priority", PlacementError)
         if order is not None and order.size != placed.size:
             raise PlacementError(f"placement: {order.size} priorities for {placed.size} devices")
+        for array in (placed, order):
+            if array is not None:
+                array.setflags(write=False)
         object.__setattr__(self, "devices", placed)
         object.__setattr__(self, "priority", order)
         object.__setattr__(self, "info", {} if info is None else info)
@@ -73,38 +80,58 @@ class Placement:
         Raises
         ------
         PlacementError
-            On another number of ops, a missing device, an op on a device that cannot run it or
-            other than its pin, or a colocation group that is split.
+            As :meth:`validate_on`, or if an op is on a device that cannot run it.
         """
-        graph = problem.graph
-        if self.devices.size != problem.n_ops:
-            raise PlacementError(
-                f"placement: {self.devices.size} ops, but graph {graph.name!r} has {problem.n_ops}"
-            )
-        if self.devices.max() >= problem.n_devices:
-            op = int(self.devices.argmax())
-            raise PlacementError(
-                f"placement: op {op} ({graph.names[op]}) is on device {self.devices[op]}, but "
-                f"cluster {problem.cluster.name!r} has devices 0 to {problem.n_devices - 1}"
-            )
+        check_type(problem, Problem, "problem")
+        self.validate_on(problem.graph, problem.n_devices)
         compute = problem.arrays.compute
         bad = np.flatnonzero(~np.isfinite(compute[np.arange(problem.n_ops), self.devices]))
         if bad.size:
             op = int(bad[0])
             device = problem.cluster.devices[self.devices[op]].name
             raise PlacementError(
-                f"placement: op {op} ({graph.names[op]}) cannot run on device {device!r} "
-                "(its kind, its pin or its colocation group forbids it)"
+                f"placement: op {op} ({problem.graph.names[op]}) cannot run on device {device!r} "
+                "(its kind or its colocation group forbids it)"
             )
-        group = problem.arrays.group
-        home = np.full(problem.arrays.n_groups, -1, np.int32)
-        for op in np.flatnonzero(group >= 0).tolist():
-            if home[group[op]] not in (-1, self.devices[op]):
-                raise PlacementError(
-                    f"placement: colocation group {graph.colocation[op]} is split over devices "
-                    f"{home[group[op]]} and {self.devices[op]} (op {op}, {graph.names[op]})"
-                )
-            home[group[op]] = self.devices[op]
+
+    def validate_on(self, graph: Graph, n_devices: int) -> None:
+        """Check that the placement suits a graph on so many devices, whatever they are.
+
+        Raises
+        ------
+        PlacementError
+            On another number of ops, a missing device, an op on another device than its pin, or a
+            colocation group that is split.
+        """
+        devices = self.devices
+        if devices.size != graph.n_ops:
+            raise PlacementError(
+                f"placement: {devices.size} ops, but graph {graph.name!r} has {graph.n_ops}"
+            )
+        if devices.max() >= n_devices:
+            op = int(devices.argmax())
+            raise PlacementError(
+                f"placement: op {op} ({graph.names[op]}) is on device {devices[op]}, but the last "
+                f"device is {n_devices - 1}"
+            )
+        astray = np.flatnonzero((graph.pinned >= 0) & (graph.pinned != devices))
+        if astray.size:
+            op = int(astray[0])
+            raise PlacementError(
+                f"placement: op {op} ({graph.names[op]}) is on device {devices[op]}, but pinned to "
+                f"device {graph.pinned[op]}"
+            )
+        grouped = np.flatnonzero(graph.colocation >= 0)
+        order = grouped[np.argsort(graph.colocation[grouped], kind="stable")]
+        group, homes = graph.colocation[order], devices[order]
+        split = np.flatnonzero((group[1:] == group[:-1]) & (homes[1:] != homes[:-1]))
+        if split.size:
+            at = int(split[0])
+            op = int(order[at + 1])
+            raise PlacementError(
+                f"placement: colocation group {group[at]} is split over devices {homes[at]} and "
+                f"{homes[at + 1]} (op {op}, {graph.names[op]})"
+            )
 
     def save(self, path: str | Path) -> Path:
         """Write the placement as JSON, whole or not at all."""
@@ -167,21 +194,3 @@ class _File(Strict):
     devices: list[int]
     priority: list[int] | None = None
     info: dict[str, Any] = Field(default_factory=dict)
-
-
-def _integers(values: Any, what: str) -> IntArray:
-    if isinstance(values, np.ndarray) and values.dtype == object:
-        values = values.tolist()
-    try:
-        array = np.array(values)
-    except ValueError:
-        array = np.array(None)
-    if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or array.size == 0):
-        raise PlacementError(f"placement: {what} must be a list of whole numbers")
-    if array.size and (
-        array.max() > np.iinfo(np.int32).max or array.min() < np.iinfo(np.int32).min
-    ):
-        raise PlacementError(f"placement: {what} holds a number that is too large")
-    array = array.astype(np.int32)
-    array.setflags(write=False)
-    return array

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from doppler.checks import check_type
 from doppler.cluster import Cluster, Device
 from doppler.errors import ProblemError
 from doppler.graph.graph import Graph
@@ -98,6 +99,7 @@ class Problem:
     """
 
     def __init__(self, graph: Graph, cluster: Cluster | None = None) -> None:
+        check_type(graph, Graph, "graph")
         if cluster is None:
             if graph.machine is None:
                 raise ProblemError(
@@ -108,7 +110,7 @@ class Problem:
                 machine.accelerators, machine.cpus, machine.accelerator_memory
             )
         self.graph = graph
-        self.cluster = cluster
+        self.cluster = check_type(cluster, Cluster, "cluster")
         self.arrays = _arrays(graph, cluster)
 
     @property

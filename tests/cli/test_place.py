@@ -81,7 +81,7 @@ def test_the_learned_method_honors_seed_and_budget(cli, layer, policy) -> None:
         (["-c", "p100x5"], "unknown cluster 'p100x5': did you mean 'p100x4'?"),
         (["-c", "uniform:0"], "uniform:0"),
         (["-c", "missing.yaml"], "missing.yaml: no such file"),
-        (["--budget", "-1"], "budget is -1.0, must be a number of seconds >= 0"),
+        (["--budget", "-1"], "budget is -1.0, must be a finite number >= 0"),
         (["--budget", "nan"], "budget is nan"),
         (["--budget", "inf"], "budget is inf"),
         (["--budget", "much"], "'--budget'"),

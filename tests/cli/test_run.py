@@ -99,9 +99,9 @@ def test_an_output_that_differs_is_an_error(cli, ffnn, tmp_path, monkeypatch) ->
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--repeat", 0], "--repeat is 0, must be at least 1"),
-        (["--seed", -1], "--seed is -1, must be at least 0"),
-        (["--timeout", 0], "timeout is 0.0 s, must be above 0"),
+        (["--repeat", 0], "--repeat is 0, must be a whole number >= 1"),
+        (["--seed", -1], "--seed is -1, must be a whole number >= 0"),
+        (["--timeout", 0], "timeout is 0.0, must be a number > 0"),
         (["--cluster", "uniform:2"], "go with --backend emulated"),
         (["--jitter", 0.1], "go with --backend emulated"),
         (["--backend", "emulated", "--check"], "the emulated backend computes nothing"),
@@ -109,7 +109,7 @@ def test_an_output_that_differs_is_an_error(cli, ffnn, tmp_path, monkeypatch) ->
         (["--backend", "emulated"], "the graph file names no machine"),
         (["--runtime", "lifo"], "runtime 'lifo'"),
         (["--trace", "/"], "it is a directory"),
-        (["--timeout", 1e300], "must be above 0 and at most"),
+        (["--timeout", 1e300], "must be a number > 0 and <= "),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(cli, ffnn, arguments, message) -> None:

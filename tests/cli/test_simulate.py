@@ -47,10 +47,11 @@ def test_people_see_the_makespan_and_the_devices(cli, layer, placement) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--jitter", "nan"], "jitter is nan, must be from 0 to 10"),
+        (["--seed", "-5"], "seed is -5, must be a whole number >= 0"),
+        (["--jitter", "nan"], "jitter is nan, must be a number from 0 to 10"),
         (["--jitter", "-0.1"], "jitter is -0.1"),
-        (["--runtime", "prio"], "must be 'priority' or 'fifo'"),
-        (["--cluster", "uniform:1"], "is on device 1, but cluster 'uniform:1'"),
+        (["--runtime", "prio"], "unknown runtime 'prio'"),
+        (["--cluster", "uniform:1"], "is on device 1, but the last device is 0"),
     ],
 )
 def test_a_wrong_option_is_refused(cli, layer, placement, tmp_path, arguments, message) -> None:

@@ -174,13 +174,16 @@ BOTH = "devices: [{name: a, flops: 1}, {name: b, flops: 1}]\n"
         ("devices: [{name: a, flops: [1]}]", "devices[0].flops is [1], must be a number"),
         (
             "devices: [{name: a, flops: .nan}]",
-            "f.yaml: devices[0]: device 'a': flops is nan, must be > 0",
+            "f.yaml: devices[0]: device 'a': flops is nan, must be a number > 0",
         ),
         (
             "devices: [{name: a, flops: 1" + "0" * 400 + "}]",
             "must be a number of 64 bits",
         ),
-        ("devices: [{name: a, flops: -1}]", "devices[0]: device 'a': flops is -1.0, must be > 0"),
+        (
+            "devices: [{name: a, flops: -1}]",
+            "devices[0]: device 'a': flops is -1.0, must be a number > 0",
+        ),
         (
             "devices: [{name: a, flops: 1, efficiency: 2}]",
             "f.yaml: devices[0].efficiency is 2, must be less than or equal to 1",
@@ -217,7 +220,7 @@ BOTH = "devices: [{name: a, flops: 1}, {name: b, flops: 1}]\n"
         ),
         (
             BOTH + "links: [{between: [a, b], bandwidth: -1}]",
-            "f.yaml: links[0]: link 0 -> 1: bandwidth is -1.0, must be > 0",
+            "f.yaml: links[0]: link 0 -> 1: bandwidth is -1.0, must be a number > 0",
         ),
         (BOTH, "f.yaml: cluster 'f': no link from 'a' to 'b'"),
         (ONE + "measured: 3", "f.yaml: measured is 3, must be a mapping"),

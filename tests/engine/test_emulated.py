@@ -10,7 +10,7 @@ from random_problems import placed_problems
 
 from doppler import Cluster, Graph, Placement, Problem, execute, simulate
 from doppler.engine import EmulatedBackend, Engine, longest_idle
-from doppler.errors import DeviceMemoryError, EngineError, PlacementError
+from doppler.errors import DeviceMemoryError, EngineError, ParamsError, PlacementError
 
 
 @settings(max_examples=60)
@@ -107,5 +107,5 @@ def test_another_graph_is_refused() -> None:
 )
 def test_impossible_numbers_are_refused(numbers: dict[str, Any], message: str) -> None:
     problem = Problem(Graph.from_arrays([], [], [1.0], [1.0]), Cluster.uniform(1))
-    with pytest.raises(EngineError, match=message):
+    with pytest.raises(ParamsError, match=message):
         EmulatedBackend(problem, **numbers)

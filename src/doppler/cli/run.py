@@ -84,13 +84,13 @@ def run(
     json: JsonOption = False,
 ) -> None:
     """Run a placement on real devices, or emulated ones, and measure it."""
+    from doppler.checks import check_whole
+
     silent = check_output(trace, graph, placement, cluster, json=json)
     if backend not in _BACKENDS:
         raise UnknownNameError("backend", backend, _BACKENDS)
-    if repeat < 1:
-        raise DopplerError(f"--repeat is {repeat}, must be at least 1")
-    if seed < 0:
-        raise DopplerError(f"--seed is {seed}, must be at least 0")
+    check_whole(repeat, "--repeat", 1)
+    check_whole(seed, "--seed", 0)
     if backend != "emulated" and (cluster is not None or jitter or time_scale != 1.0):
         raise DopplerError(
             f"--backend {backend}: --cluster, --jitter and --time-scale go with --backend emulated"

@@ -6,11 +6,13 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from doppler.checks import check_items, check_type, check_whole
 from doppler.cluster.device import MAX_DEVICES, REFERENCE_FLOPS, Device
 from doppler.cluster.document import Parts, parse_parts, parts_text, preset_text, presets
 from doppler.cluster.link import REFERENCE_BANDWIDTH, Link, fully_connected
 from doppler.errors import ClusterError, UnknownNameError
 from doppler.files import read_text, write_atomic
+from doppler.messages import shown_value
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,11 @@ class Cluster:
     channel_names: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
+        check_type(self.name, str, "cluster: name", ClusterError)
+        for part, kind in (("devices", Device), ("links", Link), ("channel_names", str)):
+            what = f"cluster {self.name!r}: {part}"
+            items = check_items(getattr(self, part), kind, what, ClusterError)
+            object.__setattr__(self, part, items)
         count = len(self.devices)
         if count == 0:
             raise ClusterError(f"cluster {self.name!r} has no device; give it at least one")
@@ -101,11 +108,9 @@ class Cluster:
         ClusterError
             If ``count`` is not a positive whole number.
         """
-        if not 1 <= count <= MAX_DEVICES or count != int(count):
-            raise ClusterError(
-                f"uniform:{count}: give a whole number of devices from 1 to {MAX_DEVICES}"
-            )
-        devices = tuple(Device(f"gpu{i}", memory=memory) for i in range(int(count)))
+        what = f"uniform:{shown_value(count)}: the number of devices"
+        count = check_whole(count, what, 1, MAX_DEVICES, ClusterError)
+        devices = tuple(Device(f"gpu{i}", memory=memory) for i in range(count))
         return cls(f"uniform:{count}", devices, fully_connected(len(devices)))
 
     @classmethod
@@ -119,6 +124,8 @@ class Cluster:
         CPUs nothing moves (Tarnawski et al., "Efficient Algorithms for Device Placement of DNN
         Graph Operators", NeurIPS 2020).
         """
+        for what, number in (("accelerators", accelerators), ("cpus", cpus)):
+            check_whole(number, f"the number of {what}", 0, MAX_DEVICES, ClusterError)
         names = [f"gpu{i}" for i in range(accelerators)]
         devices = tuple(
             [Device(name, "gpu", memory=accelerator_memory) for name in names]

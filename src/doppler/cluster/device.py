@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from doppler.checks import check_mapping, check_number, check_type
 from doppler.errors import ClusterError
-from doppler.messages import shown
+from doppler.messages import shown, shown_value
 
 REFERENCE_FLOPS = 1e13
 MAX_DEVICES = 1024
@@ -48,22 +49,17 @@ class Device:
     measured: Mapping[str, float] = field(default_factory=dict, repr=False, hash=False)
 
     def __post_init__(self) -> None:
-        for name in ("flops", "memory_bandwidth", "memory", "slowdown"):
-            value = getattr(self, name)
-            if not value > 0:
-                raise ClusterError(f"device {self.name!r}: {name} is {value}, must be > 0")
-        if self.slowdown == math.inf:
-            raise ClusterError(f"device {self.name!r}: slowdown is inf, must be finite")
-        if not 0 <= self.launch_overhead < math.inf:
-            raise ClusterError(
-                f"device {self.name!r}: launch_overhead is {self.launch_overhead}, "
-                "must be finite and >= 0"
-            )
-        for op_class, seconds in self.measured.items():
+        where = f"device {shown_value(self.name)}"
+        check_type(self.name, str, "device: name", ClusterError)
+        check_type(self.kind, str, f"{where}: kind", ClusterError)
+        for name in ("flops", "memory_bandwidth", "memory"):
+            what = f"{where}: {name}"
+            check_number(getattr(self, name), what, above=True, infinite=True, error=ClusterError)
+        check_number(self.slowdown, f"{where}: slowdown", above=True, error=ClusterError)
+        check_number(self.launch_overhead, f"{where}: launch_overhead", error=ClusterError)
+        measured = check_mapping(self.measured, f"{where}: measured", ClusterError)
+        for op_class, seconds in measured.items():
             if not op_class:
-                raise ClusterError(f"device {self.name!r}: measured names an empty op class")
-            if not 0 < seconds < math.inf:
-                raise ClusterError(
-                    f"device {self.name!r}: measured {shown(op_class)} is {seconds}, "
-                    "must be finite and > 0"
-                )
+                raise ClusterError(f"{where}: measured names an empty op class")
+            what = f"{where}: measured {shown(op_class)}"
+            check_number(seconds, what, above=True, error=ClusterError)

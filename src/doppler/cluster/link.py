@@ -6,6 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from doppler.checks import check_indices, check_number, check_whole
+from doppler.cluster.device import MAX_DEVICES
 from doppler.errors import ClusterError
 
 REFERENCE_BANDWIDTH = 1e10
@@ -37,17 +41,17 @@ class Link:
     hops: float = 1.0
 
     def __post_init__(self) -> None:
+        check_whole(self.source, "link: source", 0, error=ClusterError)
+        check_whole(self.target, "link: target", 0, error=ClusterError)
         where = f"link {self.source} -> {self.target}"
-        if not self.bandwidth > 0:
-            raise ClusterError(f"{where}: bandwidth is {self.bandwidth}, must be > 0")
-        if 1.0 / self.bandwidth == math.inf:
+        bandwidth = check_number(
+            self.bandwidth, f"{where}: bandwidth", above=True, infinite=True, error=ClusterError
+        )
+        if 1.0 / bandwidth == math.inf:
             raise ClusterError(f"{where}: bandwidth is {self.bandwidth}, too small")
-        if not 0 <= self.latency < math.inf:
-            raise ClusterError(f"{where}: latency is {self.latency}, must be finite and >= 0")
-        if not 0 <= self.hops < math.inf:
-            raise ClusterError(f"{where}: hops is {self.hops}, must be finite and >= 0")
-        if self.channel < -1:
-            raise ClusterError(f"{where}: channel is {self.channel}, must be >= -1")
+        check_number(self.latency, f"{where}: latency", error=ClusterError)
+        check_number(self.hops, f"{where}: hops", error=ClusterError)
+        check_whole(self.channel, f"{where}: channel", -1, error=ClusterError)
 
 
 def fully_connected(
@@ -57,6 +61,11 @@ def fully_connected(
     channels: Sequence[Sequence[int]] | None = None,
 ) -> tuple[Link, ...]:
     """Links between all ordered pairs of ``count`` devices; channel -1 unless a matrix says."""
+    check_whole(count, "the number of devices", 0, MAX_DEVICES, ClusterError)
+    if channels is not None:
+        channels = check_indices(channels, "channels", ClusterError, axes=2).tolist()
+        if np.shape(channels) != (count, count):
+            raise ClusterError(f"channels must be {count} lists of {count} numbers")
     return tuple(
         Link(a, b, bandwidth, latency, -1 if channels is None else channels[a][b])
         for a in range(count)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from doppler.checks import check_jitter, check_number, check_seed, check_type
 from doppler.engine.backend import Times
 from doppler.engine.plan import ExecutionPlan
 from doppler.errors import DeviceMemoryError, EngineError
@@ -48,7 +49,7 @@ class EmulatedBackend:
 
     Raises
     ------
-    EngineError
+    ParamsError
         If a number is out of range.
     """
 
@@ -57,16 +58,10 @@ class EmulatedBackend:
     def __init__(
         self, problem: Problem, *, jitter: float = 0.0, seed: int = 0, time_scale: float = 1.0
     ) -> None:
-        if not 0 <= jitter <= 10:
-            raise EngineError(f"emulated backend: jitter is {jitter}, must be from 0 to 10")
-        if not 0 < time_scale < np.inf:
-            raise EngineError(f"emulated backend: time_scale is {time_scale}, must be above 0")
-        if seed < 0:
-            raise EngineError(f"emulated backend: seed is {seed}, must be at least 0")
-        self.problem = problem
-        self.jitter = float(jitter)
-        self.seed = int(seed)
-        self.time_scale = float(time_scale)
+        self.problem = check_type(problem, Problem, "problem")
+        self.jitter = check_jitter(jitter)
+        self.seed = check_seed(seed)
+        self.time_scale = check_number(time_scale, "time_scale", above=True)
         self.device_names = tuple(device.name for device in problem.cluster.devices)
         self.memory = tuple(device.memory for device in problem.cluster.devices)
         self._runs = count()

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from doppler.checks import check_number, check_seed, check_type
 from doppler.engine.backend import Backend, Deployment, Times
 from doppler.engine.executor import Executor
-from doppler.engine.plan import ExecutionPlan, Neighbors, check_placement, make_execution_plan
+from doppler.engine.plan import ExecutionPlan, Neighbors, make_execution_plan
 from doppler.engine.switch_interval import short_switch_interval
 from doppler.errors import EngineError, UnknownNameError
 from doppler.graph import Graph
+from doppler.messages import shown_value
 from doppler.placement import Placement
 from doppler.trace import Trace
 
@@ -82,8 +84,11 @@ class Engine:
         tensors: Mapping[str, Tensor] | None = None,
         seed: int = 0,
     ) -> None:
-        self.graph = graph
+        self.graph = check_type(graph, Graph, "graph")
         self.backend = backend
+        if not callable(getattr(backend, "open", None)):
+            raise EngineError(f"backend is {shown_value(backend)}, must be a Backend")
+        check_seed(seed)
         self._edges = Neighbors(graph)
         self._deployment: Deployment | None = backend.open(graph, tensors, seed)
         self._turn = threading.Lock()
@@ -114,11 +119,10 @@ class Engine:
             up: OpError, TransferError, DeviceMemoryError, DeviceLostError, RunTimeoutError. The
             message names the op and the device. The engine can be used again.
         """
-        check_placement(self.graph, placement, self.backend.device_names)
-        if timeout is not None and not 0 < timeout <= threading.TIMEOUT_MAX:
-            raise EngineError(
-                f"timeout is {timeout} s, must be above 0 and at most {threading.TIMEOUT_MAX:.0f}"
-            )
+        check_type(placement, Placement, "placement")
+        placement.validate_on(self.graph, len(self.backend.device_names))
+        if timeout is not None:
+            timeout = check_number(timeout, "timeout", 0, threading.TIMEOUT_MAX, above=True)
         plan = make_execution_plan(self._edges, placement, runtime)
         with self._turn:
             if self._deployment is None:
@@ -189,6 +193,7 @@ def execute(
     DopplerError
         As :class:`Engine` and :meth:`Engine.run`.
     """
+    check_type(placement, Placement, "placement")
     if isinstance(backend, str):
         backend = make_backend(backend, int(placement.devices.max()) + 1)
     with Engine(graph, backend, tensors=tensors, seed=seed) as engine:

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from doppler.errors import PlacementError
+from doppler.checks import check_runtime
 from doppler.graph import Graph
 from doppler.placement import Placement
 
@@ -60,11 +60,10 @@ def make_execution_plan(edges: Neighbors, placement: Placement, runtime: str) ->
 
     Raises
     ------
-    PlacementError
+    UnknownNameError
         If the run-time is not known.
     """
-    if runtime not in ("priority", "fifo"):
-        raise PlacementError(f"runtime {runtime!r}: must be 'priority' or 'fifo'")
+    check_runtime(runtime)
     devices = placement.devices.tolist()
     rank = None
     if runtime == "priority" and placement.priority is not None:
@@ -78,45 +77,6 @@ def make_execution_plan(edges: Neighbors, placement: Placement, runtime: str) ->
         here.append(tuple(by_device.pop(home, ())))
         away.append(tuple((device, tuple(there)) for device, there in by_device.items()))
     return ExecutionPlan(devices, rank, here, away, edges.producers, edges.kept)
-
-
-def check_placement(graph: Graph, placement: Placement, device_names: tuple[str, ...]) -> None:
-    """Check that a placement suits a graph and the devices.
-
-    Raises
-    ------
-    PlacementError
-        On another number of ops, a missing device, an op on another device than its pin, or a
-        colocation group that is split.
-    """
-    devices = placement.devices
-    if devices.size != graph.n_ops:
-        raise PlacementError(
-            f"placement: {devices.size} ops, but graph {graph.name!r} has {graph.n_ops}"
-        )
-    if devices.max() >= len(device_names):
-        op = int(devices.argmax())
-        raise PlacementError(
-            f"placement: op {op} ({graph.names[op]}) is on device {devices[op]}, but the backend "
-            f"has {len(device_names)} ({', '.join(device_names)})"
-        )
-    astray = np.flatnonzero((graph.pinned >= 0) & (graph.pinned != devices))
-    if astray.size:
-        op = int(astray[0])
-        raise PlacementError(
-            f"placement: op {op} ({graph.names[op]}) is on device {devices[op]}, but pinned to "
-            f"device {graph.pinned[op]}"
-        )
-    grouped = np.flatnonzero(graph.colocation >= 0)
-    order = grouped[np.argsort(graph.colocation[grouped], kind="stable")]
-    group = graph.colocation[order]
-    split = np.flatnonzero((group[1:] == group[:-1]) & (devices[order[1:]] != devices[order[:-1]]))
-    if split.size:
-        op, other = int(order[split[0] + 1]), int(order[split[0]])
-        raise PlacementError(
-            f"placement: colocation group {graph.colocation[op]} is split over devices "
-            f"{devices[other]} and {devices[op]} (op {op}, {graph.names[op]})"
-        )
 
 
 def _rows(pointers: IntArray, entries: IntArray) -> list[tuple[int, ...]]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from doppler.checks import as_numbers, check_items, check_mapping, check_type, check_whole
 from doppler.errors import GraphError
 from doppler.graph.order import kahn
 from doppler.graph.spec import OpSpec, TensorSpec, Tile
@@ -157,8 +158,16 @@ class Graph:
             without an edge or a tile outside its tensor. The message is one line that names the
             source, the op and the rule.
         """
+        for what, label in (("name", name), ("source", source)):
+            check_type(label, str, f"graph: {what}", GraphError)
         where = source or name
-        for text in (name, *(class_compute_s or {}), *(tensors or {})):
+
+        def mapping(values: object, what: str) -> dict[Any, Any]:
+            return {} if values is None else check_mapping(values, f"{where}: {what}", GraphError)
+
+        n_ops = check_whole(n_ops, f"{where}: the number of ops", 0, _INT32_MAX, GraphError)
+        by_class = mapping(class_compute_s, "compute seconds by class")
+        for text in (name, *by_class, *mapping(tensors, "tensors")):
             if not is_unicode(str(text)):
                 raise GraphError(f"{shown(where)}: the name {shown_value(text)} holds {_HALF}")
         if n_ops < 1:
@@ -173,7 +182,7 @@ class Graph:
             key: _costs(
                 values, n_ops, labels, where, f"{shown(key)} compute seconds", infinite=True
             )
-            for key, values in (class_compute_s or {}).items()
+            for key, values in by_class.items()
         }
         kinds_ = _strings(kinds, n_ops, where, "kinds", lambda i: "op")
         graph = cls(
@@ -194,14 +203,16 @@ class Graph:
             compute_s=None if compute_s is None else cost(compute_s, "compute seconds"),
             transfer_s=None if transfer_s is None else cost(transfer_s, "transfer seconds"),
             class_compute_s=explicit,
-            specs=None if specs is None else tuple(specs),
-            tensors=dict(tensors or {}),
-            outputs=dict(outputs or {}),
+            specs=None
+            if specs is None
+            else check_items(specs, OpSpec, f"{where}: specs", GraphError),
+            tensors=mapping(tensors, "tensors"),
+            outputs=mapping(outputs, "outputs"),
             machine=machine,
             source=source,
         )
         if machine is not None:
-            _check_machine(machine, where)
+            _check_machine(check_type(machine, Machine, f"{where}: machine", GraphError), where)
         _check_executable(graph, where)
         if (compute_s is None) != (transfer_s is None) and not explicit:
             raise GraphError(f"{where}: give compute and transfer seconds together, or neither")
@@ -307,7 +318,8 @@ def _strings(
 ) -> tuple[str, ...]:
     if values is None:
         return tuple(default(i) for i in range(n_ops))
-    if isinstance(values, str) or not all(isinstance(value, str) for value in values):
+    listed = isinstance(values, Sequence | np.ndarray) and not isinstance(values, str)
+    if not listed or not all(isinstance(value, str) for value in values):
         raise GraphError(f"{where}: {what} must be a list of strings, one for each op")
     if len(values) != n_ops:
         raise GraphError(f"{where}: {len(values)} {what} for {n_ops} ops")
@@ -319,25 +331,19 @@ def _strings(
 
 def _vector(values: npt.ArrayLike, where: str, what: str) -> npt.NDArray[Any]:
     """Copy ``values`` to a one-dimensional numeric array; numpy would take ``"1"`` and ``True``."""
-    if isinstance(values, np.ndarray) and values.dtype == object:
-        values = values.tolist()
-    try:
-        array = np.array(values)
-    except (TypeError, ValueError):
-        raise GraphError(f"{where}: {what} must be a flat list of numbers") from None
-    if array.ndim != 1:
+    array = as_numbers(values)
+    if array is None or array.ndim != 1:
         raise GraphError(f"{where}: {what} must be a flat list of numbers")
-    mixed = isinstance(values, Sequence) and not {bool, np.bool_}.isdisjoint(map(type, values))
-    if mixed or (array.size and array.dtype.kind not in "iuf"):
-        raise GraphError(f"{where}: {what} must be numbers{_first_that_is_none(values)}")
+    if array.size and array.dtype.kind not in "iuf":
+        listed = values if isinstance(values, Sequence) else np.asarray(values).tolist()
+        raise GraphError(f"{where}: {what} must be numbers{_first_that_is_none(listed)}")
     return array
 
 
-def _first_that_is_none(values: npt.ArrayLike) -> str:
-    if isinstance(values, Sequence):
-        for index, value in enumerate(values):
-            if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float)):
-                return f", and entry {index} is {shown_value(value)}"
+def _first_that_is_none(values: Sequence[object]) -> str:
+    for index, value in enumerate(values):
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float)):
+            return f", and entry {index} is {shown_value(value)}"
     return " that fit in 64 bits"
 
 
@@ -467,12 +473,15 @@ def _check_machine(machine: Machine, where: str) -> None:
 def _check_executable(graph: Graph, where: str) -> None:
     """Hold the executable form against the arrays: what an op reads must exist and be ordered."""
     for name, tensor in graph.tensors.items():
+        check_type(tensor, TensorSpec, f"{where}: tensor {shown_value(name)}", GraphError)
         if any(extent < 1 for extent in tensor.shape):
             raise GraphError(
                 f"{where}: tensor {shown_value(name)} has shape "
                 f"{shown_value(tuple(tensor.shape))}; every axis needs at least one element"
             )
-    for op in graph.outputs:
+    for op, tile in graph.outputs.items():
+        check_whole(op, f"{where}: output op", -_INT32_MAX, error=GraphError)
+        check_type(tile, Tile, f"{where}: output of op {op}", GraphError)
         if not 0 <= op < graph.n_ops:
             raise GraphError(f"{where}: output op {op} is missing; ids end at {graph.n_ops - 1}")
     if graph.specs is None:

@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from doppler.checks import (
+    check_indices,
+    check_items,
+    check_jitter,
+    check_runtime,
+    check_seed,
+    check_type,
+    check_whole,
+)
 from doppler.cores import cores
 from doppler.errors import MemoryLimitError, PlacementError
 from doppler.placement import Placement
@@ -72,14 +81,18 @@ def simulate(
     ------
     PlacementError
         If the placement does not suit the problem.
+    ParamsError
+        On a jitter or a seed out of range.
+    UnknownNameError
+        On another run-time.
     """
-    placement.validate(problem)
+    check_type(placement, Placement, "placement").validate(problem)
     arrays = problem.arrays
     work = make_workspace(problem.n_ops, problem.n_devices, problem.graph.n_edges)
     devices = placement.devices.copy()
     priority = _priority(placement, runtime)
     makespan, n_sent = run(
-        arrays, devices, priority, _checked(jitter), int(seed) % 2**32, True, work
+        arrays, devices, priority, check_jitter(jitter), check_seed(seed) % 2**32, True, work
     )
     order = np.argsort(work.start, kind="stable").astype(np.int32)
     sent = np.argsort(work.sent_start[:n_sent], kind="stable")
@@ -132,11 +145,15 @@ def simulate_many(
     Raises
     ------
     PlacementError
-        If the arrays do not have the problem's shape, name a missing device, or lack a seed.
+        If the arrays are not whole numbers of the problem's shape, name a missing device, or lack
+        a seed.
+    ParamsError
+        On a jitter, a seed or a number of threads out of range.
     """
-    placed = np.require(devices, np.int32, ["C", "W", "E"])
+    check_type(problem, Problem, "problem")
+    placed = check_indices(devices, "placements: devices", PlacementError, axes=2)
     count = len(placed)
-    if placed.ndim != 2 or placed.shape[1] != problem.n_ops:
+    if placed.shape[1] != problem.n_ops:
         raise PlacementError(
             f"placements: shape {placed.shape}, expected [placements, {problem.n_ops}]"
         )
@@ -145,17 +162,21 @@ def simulate_many(
     if priority is None:
         ranks = np.empty((count, 0), np.int32)
     else:
-        ranks = np.require(priority, np.int32, ["C", "W", "E"])
+        ranks = check_indices(priority, "placements: priority", PlacementError, axes=2)
         if ranks.shape != placed.shape:
             raise PlacementError(
                 f"placements: priority has shape {ranks.shape}, devices {placed.shape}"
             )
-    seeded = np.arange(count) if seeds is None else np.asarray(seeds, np.int64) % 2**32
-    if seeded.shape != (count,):
-        raise PlacementError(f"placements: {seeded.size} seeds for {count} placements")
+    drawn: Sequence[object] = range(count)
+    if seeds is not None:
+        drawn = check_items(seeds, object, "seeds")
+    if len(drawn) != count:
+        raise PlacementError(f"placements: {len(drawn)} seeds for {count} placements")
+    seeded = np.array([check_seed(seed) % 2**32 for seed in drawn], np.int64)
     makespans = np.empty(count)
-    workers = max(1, min(threads or cores(), count))
-    jitter = _checked(jitter)
+    workers = cores() if threads is None else check_whole(threads, "threads", 1)
+    workers = max(1, min(workers, count))
+    jitter = check_jitter(jitter)
 
     def part(index: int) -> None:
         chunk = slice(index * count // workers, (index + 1) * count // workers)
@@ -230,18 +251,20 @@ def spread(
     PlacementError
         If the placement does not suit the problem, or there is no seed.
     """
-    placement.validate(problem)
-    if len(seeds) == 0:
+    check_type(placement, Placement, "placement").validate(problem)
+    check_jitter(jitter)
+    drawn: tuple[Any, ...] = check_items(seeds, object, "seeds")
+    if len(drawn) == 0:
         raise PlacementError("no seed to run a placement with; give at least one")
     if jitter == 0.0:
-        seeds = seeds[:1]
+        drawn = drawn[:1]
     ranks = _priority(placement, runtime)
     makespans = simulate_many(
         problem,
-        np.broadcast_to(placement.devices, (len(seeds), problem.n_ops)),
-        np.broadcast_to(ranks, (len(seeds), problem.n_ops)) if ranks.size else None,
+        np.broadcast_to(placement.devices, (len(drawn), problem.n_ops)),
+        np.broadcast_to(ranks, (len(drawn), problem.n_ops)) if ranks.size else None,
         jitter=jitter,
-        seeds=seeds,
+        seeds=drawn,
         threads=threads,
     )
     # Of shares of the longest, since the squares of huge seconds are beyond all numbers.
@@ -258,7 +281,7 @@ def check_memory(problem: Problem, placement: Placement, runtime: str = "priorit
     MemoryLimitError
         Names every device that overflows and how many bytes are missing there.
     """
-    if not problem.may_overflow:
+    if not check_type(problem, Problem, "problem").may_overflow:
         return
     peak = simulate(problem, placement, runtime=runtime).peak_memory
     over = peak - problem.arrays.capacity
@@ -286,14 +309,7 @@ def _size(n_bytes: float) -> str:
 
 
 def _priority(placement: Placement, runtime: str) -> IntArray:
-    if runtime not in ("priority", "fifo"):
-        raise PlacementError(f"runtime {runtime!r}: must be 'priority' or 'fifo'")
+    check_runtime(runtime)
     if placement.priority is None or runtime == "fifo":
         return np.empty(0, np.int32)
     return placement.priority.copy()
-
-
-def _checked(jitter: float) -> float:
-    if not 0 <= jitter <= 10:
-        raise PlacementError(f"jitter is {jitter}, must be from 0 to 10")
-    return float(jitter)

@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from doppler.checks import check_name, check_type
 from doppler.documents.json_text import parse_json
-from doppler.errors import GraphError, UnknownNameError
+from doppler.errors import GraphError
 from doppler.files import name_of, read_text, write_atomic
 from doppler.graph.formats import dnn_partitioning, doppler_json, doppler_text
 from doppler.graph.graph import Graph
@@ -98,6 +99,5 @@ def save_graph(graph: Graph, path: str | os.PathLike[str], format: str = "dopple
     DopplerError
         If the format is unknown or the file cannot be written.
     """
-    if format not in _WRITERS:
-        raise UnknownNameError("graph format", format, _WRITERS)
-    return write_atomic(path, _WRITERS[format](graph))
+    writer = _WRITERS[check_name(format, "graph format", _WRITERS)]
+    return write_atomic(path, writer(check_type(graph, Graph, "graph", GraphError)))

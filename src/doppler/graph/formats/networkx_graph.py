@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from doppler.checks import check_type
 from doppler.errors import GraphError
 from doppler.graph.graph import Graph, Machine
 from doppler.graph.spec import OpSpec, TensorSpec, Tile
@@ -36,6 +37,7 @@ def to_networkx(graph: Graph) -> nx.DiGraph[Any]:
     (seconds by device class), ``spec`` (:class:`OpSpec`) and ``output`` (:class:`Tile`). The
     attributes of the graph itself are ``name``, ``tensors`` and ``machine``.
     """
+    check_type(graph, Graph, "graph", GraphError)
     import networkx as nx
 
     nodes: dict[str, list[Any]] = {
@@ -89,6 +91,8 @@ def from_networkx(graph: nx.DiGraph[Any], name: str | None = None) -> Graph:
         If the graph is undirected, no node has a cost, an attribute is of a wrong type or on some
         nodes only, or :meth:`Graph.build` refuses the graph.
     """
+    if not (hasattr(graph, "nodes") and hasattr(graph, "edges")):
+        raise GraphError(f"graph is {shown_value(graph)}, must be a DiGraph of networkx")
     label = name if name is not None else str(graph.graph.get("name") or "networkx graph")
     if not graph.is_directed():
         raise GraphError(

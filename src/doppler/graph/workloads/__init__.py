@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from doppler.checks import check_name
 from doppler.errors import GraphError, UnknownNameError
 from doppler.graph.graph import Graph
 from doppler.graph.workloads.chainmm import chainmm
@@ -78,8 +79,7 @@ def make(name: str, **sizes: Any) -> Graph:
     GraphError
         If the workload has no such argument, or a value does not suit it.
     """
-    if name not in WORKLOADS:
-        raise UnknownNameError("workload", name, WORKLOADS)
+    check_name(name, "workload", WORKLOADS)
     known = inspect.signature(WORKLOADS[name]).parameters
     for key in sizes:
         if key not in known:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from doppler.checks import check_number
 from doppler.errors import GraphError
 from doppler.graph.graph import Graph
 from doppler.graph.workloads.program import Program, check_size
@@ -113,7 +114,6 @@ def moe_layer(
 
 
 def _capacity(sequence: int, experts: int, top_k: int, factor: float) -> int:
-    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < 1e6:
-        raise GraphError(f"moe_layer: capacity_factor is {factor!r}, must be a number > 0")
+    check_number(factor, "moe_layer: capacity_factor", 0, 1e6, above=True, error=GraphError)
     # An expert never needs more slots than there are tokens.
     return min(sequence, math.ceil(sequence * top_k * factor / experts))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +9,6 @@ import numpy.typing as npt
 
 from doppler.errors import GraphError
 from doppler.graph.graph import Graph
-from doppler.messages import shown_value
 
 # Far beyond any model; a slip must not fill the memory.
 _MOST = 50_000_000
@@ -75,23 +73,6 @@ def build(
     )
 
 
-def check_number(workload: str, name: str, number: object) -> None:
-    """Check that a number is not negative, and that sums and products of it are finite.
-
-    Raises
-    ------
-    GraphError
-        If not; the message names the workload and the number.
-    """
-    good = isinstance(number, int | float) and not isinstance(number, bool)
-    if not (good and 0 <= number < math.inf):  # type: ignore[operator]
-        raise GraphError(
-            f"{workload}: {name} is {shown_value(number)}, must be a finite number >= 0"
-        )
-    if number > MOST:  # type: ignore[operator]
-        raise GraphError(f"{workload}: {name} is more than {MOST:g}")
-
-
 def check_count(workload: str, what: str, count: int) -> None:
     """Check that a graph does not grow beyond all bounds.
 
@@ -102,16 +83,3 @@ def check_count(workload: str, what: str, count: int) -> None:
     """
     if count > _MOST:
         raise GraphError(f"{workload}: {count:,} {what}, must be at most {_MOST:,}")
-
-
-def check_seed(workload: str, seed: object) -> int:
-    """Return a seed that is a whole number >= 0.
-
-    Raises
-    ------
-    GraphError
-        If it is not.
-    """
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise GraphError(f"{workload}: seed is {seed!r}, must be a whole number >= 0")
-    return seed

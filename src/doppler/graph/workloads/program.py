@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from doppler.checks import check_whole
 from doppler.errors import GraphError
 from doppler.graph.spec import TensorSpec
-from doppler.messages import shown_value
 
 #: Floating-point operations per element of the output (of the input, for reductions); an
 #: exponential, a division and a square root count as one each.
@@ -405,9 +405,7 @@ def check_size(workload: str, name: str, size: object) -> None:
     GraphError
         If not; the message names the workload and the size.
     """
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise GraphError(f"{workload}: {name} is {shown_value(size)}, must be a whole number >= 1")
-    if size > MOST_SIZE:
+    if check_whole(size, f"{workload}: {name}", 1, error=GraphError) > MOST_SIZE:
         raise GraphError(f"{workload}: {name} is more than {MOST_SIZE:,}")
 
 

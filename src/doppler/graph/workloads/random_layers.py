@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from doppler.checks import check_number, check_whole
+from doppler.errors import GraphError
 from doppler.graph.graph import Graph
-from doppler.graph.workloads.operators import build, check_count, check_number, check_seed
+from doppler.graph.workloads.operators import MOST, build, check_count
 from doppler.graph.workloads.program import check_size
 
 # An input comes from the layer before with this probability, else from one further back; the next
@@ -64,9 +66,9 @@ def random_layers(
     for name, size in (("layers", layers), ("width", width), ("degree", degree)):
         check_size(where, name, size)
     for name, number in (("ccr", ccr), ("flops", flops), ("spread", spread)):
-        check_number(where, name, number)
+        check_number(number, f"{where}: {name}", 0, MOST, error=GraphError)
     check_count(where, "inputs", layers * width * degree)
-    rng = np.random.default_rng(check_seed(where, seed))
+    rng = np.random.default_rng(check_whole(seed, f"{where}: seed", 0, error=GraphError))
     counts = rng.integers((width + 1) // 2, width + width // 2 + 1, size=layers)
     first = np.concatenate([[0], np.cumsum(counts)])
     layer = np.repeat(np.arange(layers), counts)

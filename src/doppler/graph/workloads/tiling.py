@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from doppler.checks import check_whole
 from doppler.errors import GraphError, UnknownNameError
 
 Tiles = int | Mapping[str, int] | None
@@ -43,12 +44,12 @@ def resolve_tiles(
     if tiles is None:
         return counts
     if not isinstance(tiles, Mapping):
-        _check_count(workload, "tiles", tiles)
+        check_whole(tiles, f"{workload}: tiles", 1, error=GraphError)
         return {name: min(tiles, size) if name in defaults else 1 for name, size in sizes.items()}
     for name, count in tiles.items():
         if name not in sizes:
             raise UnknownNameError(f"dimension of {workload}", name, sizes)
-        _check_count(workload, f"tiles of {name}", count)
+        check_whole(count, f"{workload}: tiles of {name}", 1, error=GraphError)
         if count > sizes[name]:
             raise GraphError(
                 f"{workload}: dimension {name!r} of size {sizes[name]} cannot be split into "
@@ -61,8 +62,3 @@ def resolve_tiles(
 def tile_bounds(size: int, count: int) -> tuple[int, ...]:
     """Bounds of ``count`` tiles of a dimension, [count + 1]; tiles differ by at most one."""
     return tuple(tile * size // count for tile in range(count + 1))
-
-
-def _check_count(workload: str, what: str, count: object) -> None:
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise GraphError(f"{workload}: {what} is {count!r}, must be a whole number >= 1")
