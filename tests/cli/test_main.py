@@ -115,6 +115,14 @@ def test_a_full_disk_behind_stdout_is_one_line(layer: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("arguments", [("show", "missing.json"), ("--nonsense",)])
+def test_a_stderr_that_cannot_be_written_changes_no_exit_code(arguments: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = unprivileged(*COMMAND, *arguments)
+        assert subprocess.run(command, stderr=full, timeout=120).returncode == 2
+
+
 @pytest.mark.slow
 def test_an_interrupted_search_ends_soon_and_writes_nothing(layer: Path, tmp_path: Path) -> None:
     graph, out = layer.parent / "big.json", tmp_path / "out" / "placement.json"

@@ -157,6 +157,8 @@ def test_other_units():
     assert format_flops(2.2e12) == "2.20 TFLOP"
     assert format_flops(0) == "0 FLOP"
     assert significant(123456) == "123500"
+    assert significant(5e-324) == "4.941e-324"
+    assert significant(1e300) == "1.000e+300"
     assert significant(float("nan")) == "-"
     assert count_of(1, "op") == "1 op"
     assert count_of(1200, "op") == "1,200 ops"

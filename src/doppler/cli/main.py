@@ -44,6 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     code = run(arguments)
+    _to_stderr("")
     if code and threading.active_count() > 1:
         # Closing the interpreter around an op that was given up would end the process by SIGABRT.
         for stream in (sys.stdout, sys.stderr):
@@ -95,7 +96,18 @@ def _interrupted() -> int:
 
 
 def _complain(message: str) -> None:
-    print("error:", " ".join(message.split()), file=sys.stderr)
+    _to_stderr(f"error: {' '.join(message.split())}\n")
+
+
+def _to_stderr(text: str) -> None:
+    """Write what is left for stderr; if it cannot be written, the exit code has to tell."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        # Nor must it be written when the interpreter closes stderr.
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:

@@ -34,13 +34,15 @@ def seconds_unit(largest: float) -> tuple[float, str]:
 
 
 def significant(value: float, figures: int = 4) -> str:
-    """Round to ``figures`` significant figures, never in exponent form below 1e15."""
+    """Round to ``figures`` significant figures, in exponent form beyond 1e15 and below 1e-9."""
     if value == 0:
         return "0"
     if not math.isfinite(value):
         return "∞" if value > 0 else "−∞" if value < 0 else "-"
     rounded = float(f"{value:.{figures - 1}e}")
     whole = math.floor(math.log10(abs(rounded))) + 1
+    if not -9 < whole <= 16:
+        return f"{rounded:.{figures - 1}e}"
     return f"{rounded:.{max(0, figures - whole)}f}"
 
 
