@@ -46,7 +46,7 @@ def test_only_devices_of_this_machine_are_taken() -> None:
         CudaBackend(("cuda:99",))
     with pytest.raises(EngineError, match="none, or repeated"):
         CudaBackend(("cpu", "cpu"))
-    with pytest.raises(EngineError, match="the placement names 99 devices"):
+    with pytest.raises(EngineError, match="99 devices are named"):
         make_backend("cuda", 99)
 
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from doppler import Cluster, Problem, workloads
-from doppler.errors import ClusterError, UnknownNameError
+from doppler.errors import ClusterError, EngineError, UnknownNameError
 from doppler.graph.op_class import op_classes
 from doppler.profiling import Profile, profile
 from doppler.profiling.machine import find_devices, free_memory_of, memory_of
@@ -107,7 +107,7 @@ def test_unknown_backends_and_missing_gpus() -> None:
     with pytest.raises(UnknownNameError, match="unknown backend 'cud': did you mean 'cuda'"):
         find_devices("cud", None)
     if not torch.cuda.is_available():
-        with pytest.raises(ClusterError, match="cuda: torch finds no GPU on this machine; use"):
+        with pytest.raises(EngineError, match="torch finds no GPU on this machine; use"):
             find_devices("cuda", None)
 
 

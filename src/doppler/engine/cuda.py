@@ -36,8 +36,8 @@ _NANO_PER_MILLI = 1e6
 _OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
-def local_devices(n_devices: int) -> tuple[str, ...]:
-    """Name as many devices of this machine: its GPUs, and its CPU if one more is needed.
+def local_devices(n_devices: int | None = None) -> tuple[str, ...]:
+    """Name devices of this machine, by default all: its GPUs, and its CPU if one more is needed.
 
     Raises
     ------
@@ -45,9 +45,11 @@ def local_devices(n_devices: int) -> tuple[str, ...]:
         If this machine has no GPU, or fewer devices.
     """
     n_gpus = _count_gpus()
+    if n_devices is None:
+        n_devices = n_gpus + 1
     if n_devices > n_gpus + 1:
         raise EngineError(
-            f"cuda backend: the placement names {n_devices} devices, and this machine has the CPU "
+            f"cuda backend: {n_devices} devices are named, and this machine has the CPU "
             f"and {n_gpus} GPU{'s' if n_gpus > 1 else ''}"
         )
     gpus = tuple(f"cuda:{gpu}" for gpu in range(min(n_devices, n_gpus)))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from doppler.cluster.device import MAX_DEVICES
 from doppler.cores import cores
+from doppler.engine.cuda import local_devices
 from doppler.errors import ClusterError, UnknownNameError
 
 BACKENDS = ("cpu", "cuda")
@@ -29,7 +30,9 @@ def find_devices(backend: str, count: int | None) -> tuple[str, ...]:
     UnknownNameError
         On another backend.
     ClusterError
-        If there are not so many devices, or no GPU.
+        On a number of devices out of range.
+    EngineError
+        If this machine has no GPU, or fewer devices.
     """
     if backend not in BACKENDS:
         raise UnknownNameError("backend", backend, BACKENDS)
@@ -37,15 +40,7 @@ def find_devices(backend: str, count: int | None) -> tuple[str, ...]:
         raise ClusterError(f"{backend}: {count} devices, must be from 1 to {MAX_DEVICES}")
     if backend == "cpu":
         return ("cpu",) * (2 if count is None else count)
-    import torch
-
-    if not torch.cuda.is_available():
-        raise ClusterError("cuda: torch finds no GPU on this machine; use the backend cpu")
-    gpus = tuple(f"cuda:{index}" for index in range(torch.cuda.device_count()))
-    found = (*gpus, "cpu")
-    if count is not None and count > len(found):
-        raise ClusterError(f"cuda: {count} devices, but there are {len(gpus)} GPUs and the CPU")
-    return found if count is None else found[:count]
+    return local_devices(count)
 
 
 def memory_of(devices: Sequence[str]) -> list[float]:
