@@ -398,8 +398,8 @@ def map_of_parts() -> str:
     rows = [["row", "part", "what it answers"], ["---:", "---", "---"]]
     layers = [re.findall(r"doppler\.(\w+)", layer) for layer in contract["layers"]]
     rows += [
-        [str(len(layers) - above), f"`{part}`", _answer(part)]
-        for above, parts in enumerate(layers)
+        [str(number), f"`{part}`", _answer(part)]
+        for number, parts in enumerate(layers, 1)
         for part in parts
     ]
     ranked = {part for parts in layers for part in parts}
