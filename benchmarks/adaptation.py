@@ -8,7 +8,7 @@ that production ends with, are judged by the simulation of the true cluster with
 
 The refiner sees makespans alone, unless ``--traces`` is given.
 ``python benchmarks/adaptation.py [--json] [--seeds N] [--episodes N] [--traces]``; about three
-minutes a seed.
+minutes a seed. With ``--ablation`` it runs ``refinement_ablation.py`` instead.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import refinement_ablation
 
 from doppler import Cluster, Placement, Problem, place, simulate, workloads
 from doppler.engine import EmulatedBackend, Engine
 from doppler.refinement.calibration import Factors
-from doppler.refinement.history import History
+from doppler.refinement.history import RunHistory
 from doppler.refinement.refiner import Refiner
 from doppler.refinement.settings import Guard
 
@@ -111,7 +112,7 @@ def adapt(
     }
 
 
-def explored(history: History) -> int:
+def explored(history: RunHistory) -> int:
     """Count the runs that were not the champion's."""
     return sum(run.kind not in ("champion", "reference") for run in history)
 
@@ -124,7 +125,11 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=EPISODES)
     parser.add_argument("--traces", action="store_true", help="let the refiner see traces")
     parser.add_argument("--curves", type=Path, help="directory for the regret curves, as CSV")
+    parser.add_argument("--ablation", action="store_true", help="what each part contributes")
     options = parser.parse_args()
+    if options.ablation:
+        print(refinement_ablation.table(refinement_ablation.measure(options.seeds)))
+        return
     rows = []
     for seed in range(options.seeds):
         curve = options.curves / f"regret_{seed}.csv" if options.curves else None

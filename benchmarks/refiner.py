@@ -1,9 +1,9 @@
 """What Stage III costs production: the time of ``next()``, and runs with learning on and off.
 
 Runs of a small FFNN on two devices of the cpu backend, always under the same placement: a few runs
-with the refiner learning in the background, with its default share of a core, by turns with a few
-while it sleeps and is not asked. ``slowdown`` is the median over the pairs of the ratio of their
-seconds, less 1. ``next_p99_us`` is of a refiner whose thread is given all of a core.
+with the refiner, whose process learns beside, by turns with a few while that process is stopped and
+the refiner is not asked. ``slowdown`` is the median over the pairs of the ratio of their seconds,
+less 1. ``next()`` and ``observe()`` are timed while the process learns.
 
 ``measure()`` returns the figures; ``python benchmarks/refiner.py [--json]`` prints them.
 """
@@ -11,6 +11,8 @@ seconds, less 1. ``next_p99_us`` is of a refiner whose thread is given all of a 
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import time
 from statistics import median
 from typing import Any
@@ -22,11 +24,10 @@ from doppler import Cluster, Placement, Problem, place, workloads
 from doppler.engine import CpuBackend, Engine
 from doppler.refinement.refiner import Refiner
 from doppler.refinement.settings import Guard
+from doppler.refinement.worker import LearnerProcess
 
 # Runs in a row, and pairs of such rows.
 BLOCK, PAIRS = 3, 300
-# A share so small that the learner waits.
-ASLEEP = 1e-9
 CALLS = 3000
 # Nothing but the champion runs, so that all runs have one placement.
 ONLY_CHAMPION = Guard(max_regret=1e-9)
@@ -53,20 +54,19 @@ def slowdown(found: Problem, champion: Placement) -> dict[str, Any]:
             return time.perf_counter() - begin
 
         def quiet() -> float:
-            # One run is under way as far as the refiner knows, with next to no share.
-            placement, share = refiner.next(), refiner.learn_share
-            refiner.learn_share = ASLEEP
+            os.kill(process, signal.SIGSTOP)
             time.sleep(0.02)
             begin = time.perf_counter()
             for _ in range(BLOCK):
-                makespan = engine.run(placement).makespan
+                engine.run(champion)
             seconds = time.perf_counter() - begin
-            refiner.learn_share = share
-            refiner.observe(makespan)
+            os.kill(process, signal.SIGCONT)
             return seconds
 
-        learning()
-        busy = 0
+        assert isinstance(refiner._learner, LearnerProcess)
+        process, busy = refiner._learner.pid, 0
+        while not refiner.rounds:
+            learning()
         for pair in range(PAIRS):
             if pair % 2:
                 with_it, without = learning(), quiet()
@@ -85,23 +85,28 @@ def slowdown(found: Problem, champion: Placement) -> dict[str, Any]:
 
 
 def next_seconds(found: Problem, champion: Placement) -> dict[str, Any]:
-    """Time next() while the learner has work and a whole core."""
-    taken, busy = [], 0
+    """Time next() and observe() while the learner has work."""
+    asked, told, busy = [], [], 0
     gc.collect()
     with Refiner(found, champion, learn_share=1.0) as refiner:
         for number in range(CALLS):
             busy += refiner.learning
             begin = time.perf_counter()
             refiner.next()
-            taken.append(time.perf_counter() - begin)
+            asked.append(time.perf_counter() - begin)
             time.sleep(0.002)
+            begin = time.perf_counter()
             refiner.observe(0.01 * (1.0 + 0.01 * (number % 3)))
+            told.append(time.perf_counter() - begin)
             time.sleep(0.002)
-    p50, p99, most = 1e6 * np.quantile(taken, [0.5, 0.99, 1.0])
+    p50, p99, most = 1e6 * np.quantile(asked, [0.5, 0.99, 1.0])
+    observe_p50, observe_p99 = 1e6 * np.quantile(told, [0.5, 0.99])
     return {
         "next_p99_us": float(p99),
         "next_p50_us": float(p50),
         "next_max_us": float(most),
+        "observe_p50_us": float(observe_p50),
+        "observe_p99_us": float(observe_p99),
         "next_while_learning": busy / CALLS,
     }
 

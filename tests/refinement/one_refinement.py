@@ -19,11 +19,11 @@ def main(directory: str) -> None:
     run = simulated(really(problem))
     found = refiner(problem, champion, background=True, learn_share=1.0, directory=directory)
     number = len(found.history)
+    print(found._learner.pid, flush=True)  # type: ignore[union-attr]
     while True:
         number += 1
         found.observe(run(found.next(), number))
-        while len(found.history) < number:
-            time.sleep(0.001)
+        time.sleep(0.01)
         print(number, flush=True)
 
 

@@ -24,7 +24,7 @@ from doppler.refinement.campaign import (
     Start,
     same_placement,
 )
-from doppler.refinement.history import History
+from doppler.refinement.history import RunHistory
 from doppler.refinement.paired_test import compare_paired
 from doppler.refinement.promotion import (
     HELD_OUT,
@@ -85,7 +85,7 @@ def held(graph: Graph, folder: Path) -> dict[str, Path]:
 def refined(start: Start, **changes: object) -> RefinementResult:
     """What a refinement came to: ops and devices swapped, another policy."""
     other = split(start.problem.graph, first=1)
-    found = RefinementResult(other, new_policy(1, sizes=SMALL), start.problem, History(), 0.0)
+    found = RefinementResult(other, new_policy(1, sizes=SMALL), start.problem, RunHistory(), 0.0)
     return dataclasses.replace(found, **changes)  # type: ignore[arg-type]
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from doppler.refinement.history import CANDIDATE, CHAMPION, History
+from doppler.refinement.history import CANDIDATE, CHAMPION, RunHistory
 
 
 def test_a_history_is_a_sequence_of_runs() -> None:
-    history = History()
+    history = RunHistory()
     history.append(CHAMPION, 0, measured=1.0)
     history.append(CANDIDATE, 3, 0.5, 0.6, 0.6, -0.2)
     assert len(history) == 2
@@ -21,7 +21,7 @@ def test_a_history_is_a_sequence_of_runs() -> None:
 
 
 def test_the_curve_is_a_csv_with_empty_cells_for_what_is_not_known(tmp_path: Path) -> None:
-    history = History()
+    history = RunHistory()
     history.append(CHAMPION, 0)
     history.append(CANDIDATE, 1, 0.5, 0.25, 0.75, 0.125)
     rows = list(csv.DictReader(history.save_csv(tmp_path / "regret.csv").open()))

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from doppler.refinement.history import CANDIDATE, CHAMPION, Run
+from doppler.refinement.history import CANDIDATE, CHAMPION, ProductionRun
 from doppler.refinement.paired_test import PairedResult, compare_paired
 from doppler.refinement.report import (
     RefinementReport,
@@ -34,12 +34,14 @@ def decision() -> PairedResult:
     )
 
 
-def regret_curve(count: int) -> list[Run]:
+def regret_curve(count: int) -> list[ProductionRun]:
     rng = np.random.default_rng(1)
     measured = 0.01 * np.exp(0.03 * rng.standard_normal(count))
     regret = np.cumsum(measured / 0.01 - 1) / np.arange(1, count + 1)
     rows = [
-        Run(i, CANDIDATE if i % 4 else CHAMPION, i % 4, 0.0098, seconds, seconds / 0.01, mean)
+        ProductionRun(
+            i, CANDIDATE if i % 4 else CHAMPION, i % 4, 0.0098, seconds, seconds / 0.01, mean
+        )
         for i, (seconds, mean) in enumerate(zip(measured.tolist(), regret.tolist(), strict=True))
     ]
     rows[count // 2] = rows[1]._replace(measured=math.nan, ratio=math.nan)
@@ -142,7 +144,10 @@ def test_nothing_in_a_name_gets_out_of_its_place(decision) -> None:
     assert all("\\|" in row for row in rows)
 
 
-@pytest.mark.parametrize("runs", [[], [Run(1, CHAMPION, 0, *[math.nan] * 3, 0.0)]])  # type: ignore[call-arg]
+NOTHING_KNOWN = ProductionRun(1, CHAMPION, 0, math.nan, math.nan, math.nan, 0.0)
+
+
+@pytest.mark.parametrize("runs", [[], [NOTHING_KNOWN]])
 def test_little_is_enough(runs) -> None:
     report = RefinementReport(runs)
     assert_whole(render_refinement(report))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import math
 import threading
 import time
@@ -10,11 +11,13 @@ import pytest
 from production import SMALL, believed, produce, really, refiner, renamed, simulated
 
 from doppler import Placement, Problem, place, simulate
-from doppler.errors import CheckpointError, DopplerError, PlacementError
+from doppler.errors import CheckpointError, DopplerError, PlacementError, UnknownNameError
 from doppler.policy.checkpoint import load_policy, save_policy
 from doppler.refinement.guard import RESERVE
+from doppler.refinement.journal import Journal
 from doppler.refinement.refiner import Refiner
 from doppler.refinement.settings import Guard
+from doppler.refinement.worker import LearnerProcess
 from doppler.training.case import new_policy
 
 
@@ -81,15 +84,13 @@ def test_what_is_too_slow_by_the_simulator_is_not_tried(
 ) -> None:
     run, tried = simulated(problem), 0
     with refiner(problem, champion, guard=Guard(margin=0.02)) as found:
-        learner = found._learner
         for number in range(80):
-            placement = found.next()
-            plan = found._running
-            assert plan is not None
-            if plan.kind in ("candidate", "episode"):
+            expected = found._state.predicted(found._state.champion.number)
+            found.observe(run(found.next(), number))
+            last = found.history[-1]
+            if last.kind in ("candidate", "episode"):
                 tried += 1
-                assert plan.predicted <= 1.02 * learner._predicted(learner.champion) * (1 + 1e-9)
-            found.observe(run(placement, number))
+                assert last.predicted <= 1.02 * expected * (1 + 1e-9)
     assert tried
 
 
@@ -167,6 +168,8 @@ def test_calls_out_of_order(problem: Problem, champion: Placement) -> None:
 def test_settings_out_of_range(problem: Problem, champion: Placement) -> None:
     with pytest.raises(DopplerError, match="learn_share is 0"):
         refiner(problem, champion, learn_share=0)
+    with pytest.raises(UnknownNameError, match=r"part 'searching'.*search"):
+        refiner(problem, champion, parts=["searching"])
     with pytest.raises(DopplerError, match="runtime is 'lifo'"):
         refiner(problem, champion, runtime="lifo")
     with pytest.raises(PlacementError, match="2 ops, but graph"):
@@ -194,32 +197,22 @@ def test_the_state_goes_on_in_another_process(
         assert len(found.history) == 75
 
 
-def test_a_lost_checkpoint_costs_no_run(
-    problem: Problem, champion: Placement, tmp_path: Path
-) -> None:
+def test_lost_weights_cost_no_run(problem: Problem, champion: Placement, tmp_path: Path) -> None:
     with refiner(problem, champion, directory=tmp_path) as found:
         produce(found, simulated(really(problem)), 40)
         before = list(found.history)
-    (tmp_path / "checkpoint.safetensors").unlink()
+    for weights in tmp_path.glob("weights-*"):
+        weights.unlink()
     with refiner(problem, champion, directory=tmp_path) as found:
         assert repr(list(found.history)) == repr(before)
         produce(found, simulated(really(problem)), 3)
-
-
-def test_what_was_learned_is_saved_on_the_way(
-    problem: Problem, champion: Placement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("doppler.refinement.refiner.CHECKPOINT_SECONDS", 0.0)
-    with refiner(problem, champion, directory=tmp_path) as found:
-        produce(found, simulated(really(problem)), 2)
-        assert (tmp_path / "checkpoint.safetensors").exists()
 
 
 def test_a_foreign_or_corrupt_directory_is_refused(
     problem: Problem, champion: Placement, tmp_path: Path
 ) -> None:
     with refiner(problem, champion, directory=tmp_path) as found:
-        produce(found, simulated(problem), 3)
+        produce(found, simulated(problem), 20)
         with pytest.raises(DopplerError, match="another refiner uses this directory"):
             refiner(problem, champion, directory=tmp_path)
     # The name of a cluster is not part of the problem.
@@ -230,17 +223,30 @@ def test_a_foreign_or_corrupt_directory_is_refused(
         refiner(problem, Placement(np.zeros(problem.n_ops, int)), directory=tmp_path)
     with pytest.raises(DopplerError, match="began with another run-time"):
         refiner(problem, champion, directory=tmp_path, runtime="fifo")
-    checkpoint = tmp_path / "checkpoint.safetensors"
-    whole = checkpoint.read_bytes()
-    checkpoint.write_bytes(whole[:-5])
-    with pytest.raises(CheckpointError, match="remove it to go on from the journal alone"):
-        refiner(problem, champion, directory=tmp_path)
-    checkpoint.write_bytes(whole)
+    with pytest.raises(DopplerError, match="began with other parts"):
+        refiner(problem, champion, directory=tmp_path, parts=["search"])
+    for weights in tmp_path.glob("weights-*"):
+        weights.write_bytes(weights.read_bytes()[:-5])
+    with (
+        refiner(problem, champion, directory=tmp_path) as found,
+        pytest.raises(CheckpointError, match="remove it to go on with the policy that"),
+    ):
+        _ = found.policy
+    for weights in tmp_path.glob("weights-*"):
+        weights.unlink()
     journal = tmp_path / "journal.jsonl"
     text = journal.read_bytes()
-    journal.write_bytes(text.replace(b'"run": 2', b'"run": 7'))
-    with pytest.raises(DopplerError, match="line 3 is corrupt"):
+    journal.write_bytes(text.replace(b'"run":2,', b'"run":7,'))
+    with pytest.raises(DopplerError, match="line 5 is corrupt"):
         refiner(problem, champion, directory=tmp_path)
+    lines = text.splitlines(keepends=True)
+    journal.write_bytes(b"".join([*lines[:2], *lines[4:]]))
+    with pytest.raises(DopplerError, match=r"cannot be taken up \(a run is missing\); remove"):
+        refiner(problem, champion, directory=tmp_path)
+    (tmp_path / "other").mkdir()
+    Journal(tmp_path / "other" / "journal.jsonl").append('{"format":"another"}')
+    with pytest.raises(DopplerError, match="not a journal of Stage III that this Doppler reads"):
+        refiner(problem, champion, directory=tmp_path / "other")
     journal.write_bytes(text)
     refiner(problem, champion, directory=tmp_path).close()
     (tmp_path / "file").write_text("")
@@ -248,33 +254,62 @@ def test_a_foreign_or_corrupt_directory_is_refused(
         refiner(problem, champion, directory=tmp_path / "file")
 
 
-def test_the_thread_learns_and_ends(problem: Problem, champion: Placement) -> None:
-    before = threading.active_count()
-    run = simulated(really(problem))
+@pytest.mark.slow
+def test_learning_beside_production_leaves_nothing_behind(
+    problem: Problem, champion: Placement
+) -> None:
+    before, run = threading.active_count(), simulated(really(problem))
     with refiner(problem, champion, background=True, learn_share=1.0) as found:
-        for number in range(60):
+        assert isinstance(found._learner, LearnerProcess)
+        for number in range(2000):
             found.observe(run(found.next(), number))
             time.sleep(0.02)
+            if found._state.weights is not None and found.history[-1].kind != "champion":
+                break
+        found.policy.eval()
         found.next()
-    assert len(found.history) == 60
-    assert {run.kind for run in found.history} > {"champion"}
+        assert threading.active_count() == before
+        directory, process = found._directory, found._learner._process
     assert found.error is None
-    assert threading.active_count() == before
+    assert {run.kind for run in found.history} > {"champion"}
+    assert process.returncode is not None
+    del found
+    gc.collect()
+    assert not directory.exists()
 
 
-@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize(
+    "fault", ["journal", "killed", pytest.param("graph", marks=pytest.mark.slow)]
+)
 def test_production_goes_on_when_learning_fails(
-    problem: Problem, champion: Placement, tmp_path: Path, background: bool
+    problem: Problem,
+    champion: Placement,
+    tmp_path: Path,
+    fault: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    found = refiner(problem, champion, background=background, directory=tmp_path)
-    found._learner._journal._file.close()
-    for _ in range(3):
-        assert found.next() is champion
+    found = refiner(problem, champion, background=fault != "journal", directory=tmp_path)
+    if fault == "journal":
+        found._journal.close()
+    elif fault == "killed":
+        found._learner._process.kill()  # type: ignore[union-attr]
+    else:
+        (tmp_path / "graph.json").write_text("{}")
+    for _ in range(2000):
+        assert found.next() is found.champion
         found.observe(1.0)
-        if found._thread is not None:
-            found._thread.join(10)
-    assert found.error is not None
-    with pytest.raises(DopplerError, match="learning stopped"):
+        if found.error is not None:
+            break
+        time.sleep(0.02)
+    produce(found, lambda placement, number: 1.0, 3)
+    assert len(caplog.messages) == 1
+    assert "production goes on with the champion" in caplog.messages[0]
+    says = {
+        "journal": "cannot be read or written",
+        "killed": "learning process has ended with status -9",
+        "graph": "graph.json",
+    }
+    with pytest.raises(DopplerError, match=says[fault]):
         found.close()
     refiner(problem, champion, directory=tmp_path).close()
 

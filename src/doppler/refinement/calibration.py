@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -42,11 +41,9 @@ JITTERS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2)
 # Runs of a placement whose deviation says something about the jitter, placements that are asked,
 # samples for each, and the least deviation that is told from none.
 ENOUGH_RUNS, ASKED, DRAWN, SMALLEST = 5, 6, 24, 0.003
-# Measurements between two looks at the jitter.
-JITTER_EVERY = 8
-# Simulated ops, all placements together, between two pauses: a few milliseconds.
-SLICE_OPS = 100_000
-# Shortest modelled duration, as a share of the longest, that a trace is compared with.
+# Rounds of calibration between two looks at the jitter, and changes of the explanations in each.
+JITTER_EVERY, CHANGES = 8, 64
+# Shortest modeled duration, as a share of the longest, that a trace is compared with.
 SHORTEST = 1e-3
 
 
@@ -93,21 +90,21 @@ class Factors(NamedTuple):
         return Problem(believed.graph, self.cluster(believed.cluster))
 
 
-class TraceFactors(NamedTuple):
-    """Factors that one trace shows; nan where it shows none.
+def factors_of(values: FloatArray, n_devices: int) -> Factors:
+    """Return the factors that an explanation stands for.
 
-    Attributes
+    Parameters
     ----------
-    devices, links
-        As for :class:`Factors`.
+    values : float64 array, shape [2 + devices + links]
+        Logarithms: what all devices share, what all links share, each device's own, each link's.
+    n_devices : int
     """
+    own = values[2:]
+    return Factors(np.exp(values[0] + own[:n_devices]), np.exp(values[1] + own[n_devices:]))
 
-    devices: FloatArray
-    links: FloatArray
 
-
-def trace_factors(problem: Problem, trace: Trace) -> TraceFactors:
-    """Compare a trace's durations with the modelled ones: medians, weighted by the modelled time.
+def trace_factors(problem: Problem, trace: Trace) -> Factors:
+    """Compare a trace's durations with the modeled ones: medians, weighted by the modeled time.
 
     Parameters
     ----------
@@ -115,32 +112,43 @@ def trace_factors(problem: Problem, trace: Trace) -> TraceFactors:
         As believed.
     trace : Trace
         Of a run of its graph on as many devices.
+
+    Returns
+    -------
+    Factors
+        nan where the trace shows none.
     """
     arrays = problem.arrays
-    modelled = arrays.compute[trace.op, trace.device]
-    devices = np.full(problem.n_devices, np.nan)
-    for device in range(problem.n_devices):
-        here = trace.device == device
-        devices[device] = _ratio((trace.end - trace.start)[here], modelled[here])
+    modeled = arrays.compute[trace.op, trace.device]
+    devices = _ratios(trace.end - trace.start, modeled, trace.device, problem.n_devices)
     pair = trace.transfer_source, trace.transfer_target
     moving = arrays.latency[pair] + arrays.volume[trace.transfer_op] * arrays.factor[pair]
+    links = problem.cluster.links
+    number = np.full((problem.n_devices, problem.n_devices), len(links))
+    for index, link in enumerate(links):
+        number[link.source, link.target] = index
     taken = trace.transfer_end - trace.transfer_start
-    links = np.full(len(problem.cluster.links), np.nan)
-    for index, link in enumerate(problem.cluster.links):
-        here = (pair[0] == link.source) & (pair[1] == link.target)
-        links[index] = _ratio(taken[here], moving[here])
-    return TraceFactors(devices, links)
+    return Factors(devices, _ratios(taken, moving, number[pair], len(links)))
 
 
-def _ratio(measured: FloatArray, modelled: FloatArray) -> float:
-    known = np.isfinite(modelled) & (measured > 0)
-    known &= modelled > SHORTEST * modelled.max(initial=0.0)
-    if not known.any():
-        return float("nan")
-    ratio, weight = measured[known] / modelled[known], modelled[known]
-    order = np.argsort(ratio, kind="stable")
-    reached = np.cumsum(weight[order])
-    return float(ratio[order][np.searchsorted(reached, 0.5 * reached[-1])])
+def _ratios(
+    measured: FloatArray, modeled: FloatArray, group: npt.NDArray[np.integer], count: int
+) -> FloatArray:
+    """Weighted median of measured over modeled in each group, nan in empty ones."""
+    longest = np.zeros(count + 1)
+    finite = np.isfinite(modeled)
+    np.maximum.at(longest, group[finite], modeled[finite])
+    known = finite & (measured > 0) & (modeled > SHORTEST * longest[group]) & (group < count)
+    ratio, weight, group = measured[known] / modeled[known], modeled[known], group[known]
+    order = np.lexsort((ratio, group))
+    ratio, group, reached = ratio[order], group[order], np.cumsum(weight[order])
+    found = np.full(count, np.nan)
+    first = np.flatnonzero(np.diff(group, prepend=-1))
+    if first.size:
+        ends = np.append(reached[first[1:] - 1], reached[-1])
+        begins = np.append(0.0, ends[:-1])
+        found[group[first]] = ratio[np.searchsorted(reached, 0.5 * (begins + ends))]
+    return found
 
 
 class Observations(NamedTuple):
@@ -166,16 +174,9 @@ class Observations(NamedTuple):
     spread: FloatArray
     runs: npt.NDArray[np.int64]
 
-    def part(self, placements: slice) -> Observations:
-        """Return some of the placements, without a copy."""
-        return Observations(
-            self.devices[placements],
-            self.priority[placements],
-            self.ordered[placements],
-            self.target[placements],
-            self.spread[placements],
-            self.runs[placements],
-        )
+    def part(self, placements: npt.NDArray[np.integer]) -> Observations:
+        """Return some of the placements."""
+        return Observations(*(each[placements] for each in self))
 
 
 def observations(
@@ -235,16 +236,27 @@ def _misfit(arrays, devices, priority, ordered, target, error, bend, limit, work
     return total
 
 
-@dataclasses.dataclass
-class _Explanation:
-    """Logarithms that explain the measurements, and how badly they do."""
+class _Target(NamedTuple):
+    """What explanations are held against.
 
-    values: FloatArray
-    loss: float
+    Attributes
+    ----------
+    seen : Observations
+    goal, error : float64 array, shape [placements]
+        Measured logarithms less what jitter adds, and the standard deviations of these.
+    shown, shown_error : float64 array, shape [devices + links]
+        Logarithms of the factors that traces show, nan where they show none.
+    """
+
+    seen: Observations
+    goal: FloatArray
+    error: FloatArray
+    shown: FloatArray
+    shown_error: FloatArray
 
 
-class Calibration:
-    """A few explanations of what was measured, each a set of factors.
+class Calibrator:
+    """Finds explanations of what was measured, each a set of factors.
 
     The logarithm of a factor is the sum of a part that all devices (or all links) share and a part
     of its own; the priors of both (Laplace) say that most factors are as believed. The likelihood
@@ -254,220 +266,182 @@ class Calibration:
     device instead of this one?". The best explanation is the calibration; how the others differ
     from it shows what the measurements leave open.
 
+    It remembers nothing: explanations are arrays of shape [1 + explanations, values], the best
+    first, and the jitter is the standard deviation of the logarithm of a duration from run to run,
+    such that simulated makespans vary as measured ones do.
+
     Parameters
     ----------
     problem : Problem
         As believed.
-    seed : int
-
-    Attributes
-    ----------
-    jitter : float
-        Standard deviation of the logarithm of a duration from run to run, such that simulated
-        makespans vary as measured ones do.
     """
 
-    def __init__(self, problem: Problem, seed: int = 0) -> None:
+    def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self._rng = np.random.default_rng([seed, 5])
-        n_devices, n_links = problem.n_devices, len(problem.cluster.links)
-        self._source = np.array([link.source for link in problem.cluster.links], np.int64)
-        self._target = np.array([link.target for link in problem.cluster.links], np.int64)
-        # The shared parts of devices and links, then each device's own, then each link's own.
-        self._devices = slice(2, 2 + n_devices)
-        self._links = slice(2 + n_devices, 2 + n_devices + n_links)
-        self._size = 2 + n_devices + n_links
+        links = problem.cluster.links
+        self._source = np.array([link.source for link in links], np.int64)
+        self._target = np.array([link.target for link in links], np.int64)
+        self._links = 2 + problem.n_devices
+        self._size = self._links + len(links)
         self._scale = np.full(self._size, PECULIAR)
         self._scale[:2] = COMMON
         self._movable = np.arange(self._size)
-        if n_links == 0:
+        if not links:
             self._movable = np.delete(self._movable, 1)
-        self._observations: Observations | None = None
-        self._goal = self._error = np.empty(0)
-        self.jitter = 0.0
-        self._seen = 0
-        self._traced: deque[FloatArray] = deque(maxlen=TRACED)
-        self._shown = np.full(n_devices + n_links, np.nan)
-        self._shown_error = np.full(n_devices + n_links, TRACE_ERROR)
-        self._work: Workspace = make_workspace(problem.n_ops, n_devices, 0)
-        self._best = _Explanation(np.zeros(self._size), 0.0)
-        self._all = [_Explanation(np.zeros(self._size), 0.0) for _ in range(EXPLANATIONS)]
+        self._work: Workspace = make_workspace(problem.n_ops, problem.n_devices, 0)
 
-    @property
-    def factors(self) -> Factors:
-        """Those of the best explanation."""
-        return self._factors(self._best.values)
-
-    def explanation(self, index: int) -> Factors:
-        """Return one of the explanations, ``index`` modulo their number."""
-        return self._factors(self._all[index % EXPLANATIONS].values)
-
-    def between(self, index: int, share: float) -> Factors:
-        """Return factors on the way from the best explanation to another."""
-        best, other = self._best.values, self._all[index % EXPLANATIONS].values
-        return self._factors(best + share * (other - best))
-
-    def what_if(self, rng: np.random.Generator) -> Factors:
-        """Return the best explanation with one device, or one link, other than it says."""
-        values = self._best.values.copy()
-        links = self._links.start < self._size and rng.random() < 0.5
-        part = self._links if links else self._devices
-        which = int(rng.integers(part.start, part.stop))
-        values[which] += rng.choice([-1.0, 1.0]) * rng.uniform(0.1, 1.5 if links else 0.5)
-        return self._factors(np.clip(values, -LIMIT, LIMIT))
-
-    def see_trace(self, shown: TraceFactors) -> None:
-        """Take what a trace shows; it binds the factors far more closely than makespans do."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            self._traced.append(np.log(np.concatenate(shown)))
-        logs = np.stack(self._traced)
-        count = np.isfinite(logs).sum(axis=0)
-        for index in np.flatnonzero(count).tolist():
-            seen = logs[np.isfinite(logs[:, index]), index]
-            middle = float(np.median(seen))
-            deviation = 1.4826 * float(np.median(np.abs(seen - middle)))
-            self._shown[index] = min(max(middle, -LIMIT), LIMIT)
-            self._shown_error[index] = TRACE_ERROR + deviation / np.sqrt(len(seen))
-
-    def see(self, seen: Observations) -> Iterator[None]:
-        """Take the measurements, in place of those before; with pauses.
+    def fit(
+        self,
+        explanations: FloatArray,
+        jitter: float,
+        seen: Observations,
+        traced: Iterable[npt.NDArray[np.floating]],
+        rng: np.random.Generator,
+    ) -> FloatArray:
+        """Improve the explanations by some random changes.
 
         A placement may take far longer with jitter than without, since a late op can change the
         order of many. By how much is simulated once, by the best explanation, and taken off what
         was measured; explanations are then held against it without jitter, which is quick.
+
+        Parameters
+        ----------
+        explanations, jitter
+        seen : Observations
+            All that was measured.
+        traced : iterable of float array, shape [devices + links]
+            Factors that each of the latest traces shows.
+        rng : numpy.random.Generator
         """
-        self._observations = None
-        if self._seen % JITTER_EVERY == 0:
-            yield from self._measure_jitter(seen)
-        self._seen += 1
-        with_jitter = yield from self._simulate(self._best, seen, self.jitter, SAMPLES)
-        without = yield from self._simulate(self._best, seen, 0.0, 1)
-        self._goal = seen.target - with_jitter.mean(axis=1) + without[:, 0]
+        with_jitter = self._simulate(explanations[0], seen, jitter, SAMPLES)
+        without = self._simulate(explanations[0], seen, 0.0, 1)
         spread = np.where(np.isfinite(seen.spread), seen.spread, with_jitter.std(axis=1))
         spread = np.clip(spread, LEAST_SPREAD, MOST_SPREAD)
         # How far off the simulated expectation may be, too.
         variance = spread**2 / seen.runs + with_jitter.var(axis=1) / SAMPLES
-        self._error = np.sqrt(MODEL_ERROR**2 + variance)
-        self._observations = seen
-        for each in [self._best, *self._all]:
-            each.loss = yield from self._loss(each.values)
-        self._keep_best()
+        target = _Target(
+            seen,
+            seen.target - with_jitter.mean(axis=1) + without[:, 0],
+            np.sqrt(MODEL_ERROR**2 + variance),
+            *self._shown(traced),
+        )
+        found = explanations.copy()
+        loss = np.array([self._loss(values, target) for values in found])
+        if np.isfinite(target.shown).any():
+            self._start_from_traces(found, loss, target)
+        for number in range(CHANGES):
+            index = 1 + number % EXPLANATIONS
+            values = self._changed(found[index], rng)
+            limit = loss[index] + rng.exponential()
+            new = self._loss(values, target, limit)
+            if new <= limit:
+                found[index], loss[index] = values, new
+                if new < loss[0]:
+                    found[0], loss[0] = values, new
+        best = int(loss.argmin())
+        found[0] = found[best]
+        return found
 
-    def improve(self, changes: int) -> Iterator[None]:
-        """Try random changes of the explanations by turns, with pauses."""
-        if self._observations is None:
-            return
-        if np.isfinite(self._shown).any():
-            yield from self._start_from_traces()
-        for number in range(changes):
-            each = self._all[number % EXPLANATIONS]
-            values = self._changed(each.values)
-            limit = each.loss + self._rng.exponential()
-            loss = yield from self._loss(values, limit)
-            if loss <= limit:
-                each.values, each.loss = values, loss
-                if loss < self._best.loss:
-                    self._best = dataclasses.replace(each)
+    def jitter(self, best: FloatArray, seen: Observations, before: float) -> float:
+        """Choose the jitter that makes makespans vary as they were measured to.
 
-    def predict(self, seen: Observations) -> Generator[None, None, FloatArray]:
-        """Expect the makespans of placements by the best explanation and each of the others.
+        Parameters
+        ----------
+        best : float64 array, shape [values]
+            An explanation.
+        seen : Observations
+        before : float
+            What it was, kept if no placement ran often enough.
+        """
+        often = np.flatnonzero(np.isfinite(seen.spread))[-ASKED:]
+        if not often.size:
+            return before
+        misfits = []
+        for jitter in JITTERS:
+            logs = self._simulate(best, seen.part(often), jitter, DRAWN)
+            spread = np.array([deviation(each) for each in logs])
+            ratio = (spread + SMALLEST) / (seen.spread[often] + SMALLEST)
+            misfits.append(float((seen.runs[often] * np.abs(np.log(ratio))).sum()))
+        return JITTERS[int(np.argmin(misfits))]
+
+    def predict(self, explanations: FloatArray, jitter: float, seen: Observations) -> FloatArray:
+        """Expect the makespans of placements by each explanation.
 
         Returns
         -------
-        float64 array, shape [1 + explanations, placements]
+        float64 array, shape [placements, 1 + explanations]
             Mean logarithms of seconds, over runs with jitter.
         """
-        rows = []
-        for each in [self._best, *self._all]:
-            logs = yield from self._simulate(each, seen, self.jitter, SAMPLES)
-            rows.append(logs.mean(axis=1))
-        return np.stack(rows)
+        columns = [
+            self._simulate(values, seen, jitter, SAMPLES).mean(axis=1) for values in explanations
+        ]
+        return np.stack(columns, axis=1)
 
-    def expect(self, problem: Problem, placements: Sequence[Placement], runtime: str) -> FloatArray:
+    def expect(
+        self, problem: Problem, placements: Sequence[Placement], runtime: str, jitter: float
+    ) -> FloatArray:
         """Mean logarithms of the seconds of placements of a problem, over runs with jitter."""
         seen = observations(placements, [()] * len(placements), runtime)
-        logs = np.empty((len(placements), 2 * SAMPLES if self.jitter else 1))
-        _samples(
-            problem.arrays,
-            seen.devices,
-            seen.priority,
-            seen.ordered,
-            self.jitter,
-            self._work,
-            logs,
-        )
-        mean: FloatArray = logs.mean(axis=1)
+        mean: FloatArray = self._sample(problem.arrays, seen, jitter, 2 * SAMPLES).mean(axis=1)
         return mean
 
+    def other(self, explanations: FloatArray, rng: np.random.Generator) -> Factors:
+        """Draw the factors of a problem to search, which may not be as the best explanation says.
+
+        Half of them are; others lie between it and another explanation, or have one device or link
+        other than it says.
+        """
+        best, kind = explanations[0], rng.random()
+        values = best.copy()
+        if 0.5 <= kind < 0.85:
+            another = explanations[1 + int(rng.integers(EXPLANATIONS))]
+            values += float(rng.choice([0.3, 0.6, 1.0])) * (another - best)
+        elif kind >= 0.85:
+            links = self._links < self._size and rng.random() < 0.5
+            begin, end = (self._links, self._size) if links else (2, self._links)
+            change = rng.choice([-1.0, 1.0]) * rng.uniform(0.1, 1.5 if links else 0.5)
+            values[int(rng.integers(begin, end))] += change
+        return factors_of(np.clip(values, -LIMIT, LIMIT), self.problem.n_devices)
+
     def _simulate(
-        self, explanation: _Explanation, seen: Observations, jitter: float, samples: int
-    ) -> Generator[None, None, FloatArray]:
-        """Logarithms of simulated seconds, shape [placements, samples]; with pauses."""
-        arrays = self._arrays(explanation.values)
+        self, values: FloatArray, seen: Observations, jitter: float, samples: int
+    ) -> FloatArray:
+        """Logarithms of simulated seconds, shape [placements, samples]."""
+        return self._sample(self._arrays(values), seen, jitter, samples)
+
+    def _sample(
+        self, arrays: Arrays, seen: Observations, jitter: float, samples: int
+    ) -> FloatArray:
         logs = np.empty((len(seen.runs), samples if jitter else 1))
-        for some in self._slices(len(logs), logs.shape[1]):
-            part = seen.part(some)
-            _samples(
-                arrays, part.devices, part.priority, part.ordered, jitter, self._work, logs[some]
-            )
-            yield
+        _samples(arrays, seen.devices, seen.priority, seen.ordered, jitter, self._work, logs)
         return logs
 
-    def _measure_jitter(self, seen: Observations) -> Iterator[None]:
-        """Choose the jitter that makes makespans vary as they were measured to."""
-        often = np.flatnonzero(np.isfinite(seen.spread))[-ASKED:]
-        if not often.size:
-            return
-        misfits = []
-        for jitter in JITTERS:
-            misfit = 0.0
-            for index in often.tolist():
-                one = slice(index, index + 1)
-                logs = yield from self._simulate(self._best, seen.part(one), jitter, DRAWN)
-                ratio = (deviation(logs[0]) + SMALLEST) / (seen.spread[index] + SMALLEST)
-                misfit += seen.runs[index] * abs(float(np.log(ratio)))
-            misfits.append(misfit)
-        self.jitter = JITTERS[int(np.argmin(misfits))]
+    def _shown(self, traced: Iterable[npt.NDArray[np.floating]]) -> tuple[FloatArray, FloatArray]:
+        shown = np.full(self._size - 2, np.nan)
+        error = np.full(self._size - 2, TRACE_ERROR)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = np.array([np.log(each.astype(np.float64)) for each in traced])
+        if not logs.size:
+            return shown, error
+        finite = np.isfinite(logs)
+        for index in np.flatnonzero(finite.any(axis=0)).tolist():
+            seen = logs[finite[:, index], index]
+            shown[index] = np.clip(np.median(seen), -LIMIT, LIMIT)
+            error[index] += deviation(seen) / np.sqrt(len(seen))
+        return shown, error
 
-    @property
-    def state(self) -> FloatArray:
-        """All explanations, the best first, shape [1 + explanations, values]."""
-        return np.stack([each.values for each in [self._best, *self._all]])
-
-    def restore(self, state: FloatArray) -> None:
-        """Take up explanations that :attr:`state` gave.
-
-        Raises
-        ------
-        ValueError
-            If they are of another shape, or not finite.
-        """
-        if state.shape != (1 + EXPLANATIONS, self._size) or not np.isfinite(state).all():
-            raise ValueError("explanations of another problem")
-        values = np.clip(state, -LIMIT, LIMIT)
-        self._best = _Explanation(values[0].copy(), 0.0)
-        self._all = [_Explanation(row.copy(), 0.0) for row in values[1:]]
-
-    def _keep_best(self) -> None:
-        least = min(self._all, key=lambda each: each.loss)
-        if least.loss < self._best.loss:
-            self._best = dataclasses.replace(least)
-
-    def _start_from_traces(self) -> Iterator[None]:
+    def _start_from_traces(self, found: FloatArray, loss: FloatArray, target: _Target) -> None:
         """Offer every explanation the factors that the traces show."""
-        n_devices = self.problem.n_devices
-        known = np.isfinite(self._shown)
-        for each in self._all:
-            values = each.values.copy()
-            common = np.repeat(values[:2], [n_devices, self._size - 2 - n_devices])
-            values[2:][known] = (self._shown - common)[known]
-            loss = yield from self._loss(values)
-            if loss < each.loss:
-                each.values, each.loss = values, loss
-        self._keep_best()
+        known = np.isfinite(target.shown)
+        for index in range(1, len(found)):
+            values = found[index].copy()
+            common = np.repeat(values[:2], [self._links - 2, self._size - self._links])
+            values[2:][known] = (target.shown - common)[known]
+            new = self._loss(values, target)
+            if new < loss[index]:
+                found[index], loss[index] = values, new
 
-    def _changed(self, values: FloatArray) -> FloatArray:
-        rng = self._rng
+    def _changed(self, values: FloatArray, rng: np.random.Generator) -> FloatArray:
         changed = values.copy()
         which = int(rng.choice(self._movable))
         kind = rng.random()
@@ -478,69 +452,49 @@ class Calibration:
         elif kind < 0.75:
             changed[which] = rng.laplace(0.0, 0.5)
         else:
-            part = self._links if which >= self._links.start else self._devices
-            if which < 2 or part.stop - part.start < 2:
+            begin, end = (self._links, self._size) if which >= self._links else (2, self._links)
+            if which < 2 or end - begin < 2:
                 # Shared by all, or the peculiarity of the only one.
                 other = int(rng.choice(self._movable))
             else:
-                other = int(rng.integers(part.start, part.stop))
+                other = int(rng.integers(begin, end))
             changed[which], changed[other] = values[other], values[which]
         return np.clip(changed, -LIMIT, LIMIT)
 
-    def _logs(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-        return values[0] + values[self._devices], values[1] + values[self._links]
-
-    def _factors(self, values: FloatArray) -> Factors:
-        devices, links = self._logs(values)
-        return Factors(np.exp(devices), np.exp(links))
-
     def _arrays(self, values: FloatArray) -> Arrays:
-        devices, links = self._factors(values)
+        devices, links = factors_of(values, self.problem.n_devices)
         arrays = self.problem.arrays
         scale = np.ones_like(arrays.latency)
         scale[self._source, self._target] = links
-        compute, latency, factor = (
-            arrays.compute * devices,
-            arrays.latency * scale,
-            arrays.factor * scale,
-        )
+        compute, latency = arrays.compute * devices, arrays.latency * scale
+        factor = arrays.factor * scale
         for array in (compute, latency, factor):
+            # As the believed ones are: kernels are compiled for arrays that cannot be written.
             array.setflags(write=False)
         return arrays._replace(compute=compute, latency=latency, factor=factor)
 
-    def _slices(self, count: int, samples: int = 1) -> Iterator[slice]:
-        size = max(1, SLICE_OPS // (self.problem.n_ops * samples))
-        return (slice(start, min(start + size, count)) for start in range(0, count, size))
-
-    def _loss(self, values: FloatArray, limit: float = np.inf) -> Generator[None, None, float]:
-        """Negative logarithm of the posterior, up to a constant; with pauses.
+    def _loss(self, values: FloatArray, target: _Target, limit: float = np.inf) -> float:
+        """Negative logarithm of the posterior, up to a constant.
 
         Anything above ``limit`` once that is exceeded.
         """
         loss = float((np.abs(values) / self._scale).sum())
-        off = np.abs(np.concatenate(self._logs(values)) - self._shown) / self._shown_error
-        huber = np.where(off < BEND, 0.5 * off**2, BEND * (off - 0.5 * BEND))
-        loss += float(np.nansum(huber))
-        seen = self._observations
-        if seen is None:
+        logs = np.log(np.concatenate(factors_of(values, self.problem.n_devices)))
+        off = np.abs(logs - target.shown) / target.shown_error
+        loss += float(np.nansum(np.where(off < BEND, 0.5 * off**2, BEND * (off - 0.5 * BEND))))
+        seen = target.seen
+        if loss > limit:
             return loss
-        arrays = self._arrays(values)
-        for some in self._slices(len(seen.runs)):
-            if loss > limit:
-                break
-            part = seen.part(some)
-            loss += float(
-                _misfit(
-                    arrays,
-                    part.devices,
-                    part.priority,
-                    part.ordered,
-                    self._goal[some],
-                    self._error[some],
-                    BEND,
-                    limit - loss,
-                    self._work,
-                )
+        return loss + float(
+            _misfit(
+                self._arrays(values),
+                seen.devices,
+                seen.priority,
+                seen.ordered,
+                target.goal,
+                target.error,
+                BEND,
+                limit - loss,
+                self._work,
             )
-            yield
-        return loss
+        )

@@ -27,7 +27,7 @@ from doppler.problem import Problem
 from doppler.profiling import profile
 from doppler.refinement.budget import Spent, next_error
 from doppler.refinement.health import Health, check_device
-from doppler.refinement.history import History
+from doppler.refinement.history import RunHistory
 from doppler.refinement.paired_test import compare_paired
 from doppler.refinement.promotion import (
     HELD_OUT_OPS,
@@ -79,14 +79,14 @@ class RefinementResult:
     policy : DualPolicy
     problem : Problem
         On the cluster as measured.
-    runs : History
+    runs : RunHistory
     mean_regret : float
     """
 
     placement: Placement
     policy: DualPolicy
     problem: Problem
-    runs: History
+    runs: RunHistory
     mean_regret: float
 
     @property

@@ -93,15 +93,13 @@ class Ledger:
         ]
         return min(faster, key=lambda each: statistics.median(self._windows[each]), default=None)
 
-    def allows(self, ratio: float, ahead: int = 0, placement: int = -1) -> bool:
+    def allows(self, ratio: float, placement: int = -1) -> bool:
         """Say whether a run that may take ``ratio`` times the baseline may come next.
 
         Parameters
         ----------
         ratio : float
             A pessimistic one.
-        ahead : int
-            Champion runs that are under way and come before it.
         placement : int
             Its number. That of a former champion needs to stay within the bound against the
             present one alone: it is the way back to where the other holds.
@@ -109,9 +107,9 @@ class Ledger:
         if self.baseline is None:
             return False
         worst = max(RESERVE, ratio - 1.0, max(self._costs, default=0.0))
-        limit = self.guard.max_regret * (self.runs + ahead + 1)
+        limit = self.guard.max_regret * (self.runs + 1)
         standing = self.standing
-        first = self.total_first + ahead * (standing - 1.0) + (1.0 + worst) * standing - 1.0
+        first = self.total_first + (1.0 + worst) * standing - 1.0
         return self.total + worst <= limit and (first <= limit or placement in self._windows)
 
     def record(self, placement: int, seconds: float | None) -> float:
@@ -144,9 +142,9 @@ class Ledger:
         self._windows[placement] = deque(seconds, maxlen=WINDOW)
 
     def drop(self, placement: int) -> None:
-        """Forget a former champion: it has failed."""
+        """Forget a placement if it is a former champion: it has failed."""
         if placement not in (self.first, self.champion):
-            del self._windows[placement]
+            self._windows.pop(placement, None)
 
     def _baseline(self, placement: int) -> float | None:
         window = self._windows.get(placement, ())

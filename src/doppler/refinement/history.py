@@ -8,16 +8,20 @@ import math
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from doppler.files import write_atomic
 
-CHAMPION, CANDIDATE, EPISODE = "champion", "candidate", "episode"
-CHALLENGER, REFERENCE = "challenger", "reference"
-KINDS = (CHAMPION, CANDIDATE, EPISODE, CHALLENGER, REFERENCE)
+Kind = Literal["champion", "candidate", "episode", "challenger", "reference"]
+CHAMPION: Final = "champion"
+CANDIDATE: Final = "candidate"
+EPISODE: Final = "episode"
+CHALLENGER: Final = "challenger"
+REFERENCE: Final = "reference"
+KINDS: tuple[Kind, ...] = (CHAMPION, CANDIDATE, EPISODE, CHALLENGER, REFERENCE)
 
 
-class Run(NamedTuple):
+class ProductionRun(NamedTuple):
     """One production run.
 
     Attributes
@@ -28,7 +32,7 @@ class Run(NamedTuple):
         The working champion; a placement from search; an episode of the policy; a placement that is
         tested in pairs with the champion; the champion's run of such a pair.
     placement : int
-        Number of the placement, in the order in which placements were first handed out; 0 is the
+        Number of the placement, in the order in which placements became known; 0 is the
         champion that the refiner began with.
     predicted : float
         Seconds, by the calibrated simulator when the run was planned; nan where it was not asked.
@@ -41,7 +45,7 @@ class Run(NamedTuple):
     """
 
     run: int
-    kind: str
+    kind: Kind
     placement: int
     predicted: float
     measured: float
@@ -49,8 +53,8 @@ class Run(NamedTuple):
     regret: float
 
 
-class History:
-    """All runs, 40 bytes each; a sequence of :class:`Run`."""
+class RunHistory:
+    """All runs, 40 bytes each; a sequence of :class:`ProductionRun`."""
 
     def __init__(self) -> None:
         self._kind = array("b")
@@ -59,7 +63,7 @@ class History:
 
     def append(
         self,
-        kind: str,
+        kind: Kind,
         placement: int,
         predicted: float = math.nan,
         measured: float = math.nan,
@@ -75,22 +79,22 @@ class History:
     def __len__(self) -> int:
         return len(self._kind)
 
-    def __getitem__(self, index: int) -> Run:
+    def __getitem__(self, index: int) -> ProductionRun:
         count = len(self)
         if not -count <= index < count:
             raise IndexError(f"run {index} of {count}")
         index %= count
         numbers = self._numbers[4 * index : 4 * index + 4]
-        return Run(index + 1, KINDS[self._kind[index]], self._placement[index], *numbers)
+        return ProductionRun(index + 1, KINDS[self._kind[index]], self._placement[index], *numbers)
 
-    def __iter__(self) -> Iterator[Run]:
+    def __iter__(self) -> Iterator[ProductionRun]:
         return (self[index] for index in range(len(self)))
 
     def save_csv(self, path: str | Path) -> Path:
         """Write the regret curve: a header and a row for each run; nan is left empty."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(Run._fields)
+        writer.writerow(ProductionRun._fields)
         for run in self:
             writer.writerow("" if value != value else value for value in run)
         return write_atomic(path, text.getvalue())

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import zlib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from doppler.errors import DopplerError
 
@@ -29,8 +26,10 @@ class Journal:
 
     Attributes
     ----------
-    records : list of dict
-        What the file held when it was opened.
+    records : list of bytes
+        What the file held when it was opened, each a JSON object.
+    size : int
+        Bytes of the file.
 
     Raises
     ------
@@ -44,60 +43,84 @@ class Journal:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(self.path, "a+b", buffering=0)  # noqa: SIM115
         except OSError as error:
-            raise self._failure(error) from None
+            raise _failure(self.path, error) from None
         try:
-            self.records = self._read()
+            self.records, self.size = read_journal(self.path)
+            # What follows the last line break was being written when the process ended.
+            if os.fstat(self._file.fileno()).st_size > self.size:
+                os.truncate(self.path, self.size)
+        except OSError as error:
+            self._file.close()
+            raise _failure(self.path, error) from None
         except BaseException:
             self._file.close()
             raise
 
-    def append(self, record: Mapping[str, Any]) -> None:
-        """Add one record.
+    def append(self, record: str) -> None:
+        """Add one record, a JSON object that is not empty.
 
         Raises
         ------
         DopplerError
             If it cannot be written.
         """
-        text = json.dumps(record)[:-1].encode()
+        text = record[:-1].encode()
         line = b'%b, "crc": "%08x"}\n' % (text, zlib.crc32(text))
+        self.size += len(line)
         try:
             while line:
                 line = line[self._file.write(line) :]
-        except OSError as error:
-            raise self._failure(error) from None
+        except (OSError, ValueError) as error:
+            raise _failure(self.path, error) from None
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
-    def _read(self) -> list[dict[str, Any]]:
-        try:
-            self._file.seek(0)
-            lines = self._file.read().split(b"\n")
-            whole = 0
-            records = []
-            for number, line in enumerate(lines[:-1], 1):
-                records.append(self._parse(line, number))
-                whole += len(line) + 1
-            # What follows the last line break was being written when the process ended.
-            if lines[-1]:
-                os.truncate(self.path, whole)
-        except OSError as error:
-            raise self._failure(error) from None
-        return records
 
-    def _parse(self, line: bytes, number: int) -> dict[str, Any]:
+def read_journal(path: Path, begin: int = 0, end: int | None = None) -> tuple[list[bytes], int]:
+    """Read the whole lines from one byte to another.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    begin : int
+        Where a line begins.
+    end : int, optional
+        Default: the end of the file.
+
+    Returns
+    -------
+    records : list of bytes
+        Each a JSON object.
+    end : int
+        Where the last of them ends.
+
+    Raises
+    ------
+    DopplerError
+        If the file cannot be read, or a line is corrupt.
+    """
+    try:
+        with open(path, "rb") as file:
+            file.seek(begin)
+            lines = file.read(-1 if end is None else end - begin).split(b"\n")
+    except OSError as error:
+        raise _failure(path, error) from None
+    records, position = [], begin
+    for number, line in enumerate(lines[:-1], 1):
         matched = _LINE.fullmatch(line)
-        if matched is not None and zlib.crc32(matched[1]) == int(matched[2], 16):
-            record: dict[str, Any] = json.loads(matched[1] + b"}")
-            return record
-        raise DopplerError(
-            f"{self.path}: line {number} is corrupt; restore the file from a copy, or remove "
-            f"{self.path.parent} to start anew"
-        )
+        if matched is None or zlib.crc32(matched[1]) != int(matched[2], 16):
+            where = f"line {number}" if begin == 0 else f"line {number} after byte {begin}"
+            raise DopplerError(
+                f"{path}: {where} is corrupt; restore the file from a copy, or remove "
+                f"{path.parent} to start anew"
+            )
+        records.append(matched[1] + b"}")
+        position += len(line) + 1
+    return records, position
 
-    def _failure(self, error: OSError) -> DopplerError:
-        return DopplerError(
-            f"{self.path}: cannot be read or written ({error.strerror}); choose another directory"
-        )
+
+def _failure(path: Path, error: OSError | ValueError) -> DopplerError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return DopplerError(f"{path}: cannot be read or written ({reason}); choose another directory")

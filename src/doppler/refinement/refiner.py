@@ -2,55 +2,53 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
+import shutil
+import tempfile
 import threading
-import time
-from collections import deque
-from collections.abc import Iterator
+import weakref
+from collections.abc import Collection
+from contextlib import ExitStack
+from datetime import UTC, datetime
 from numbers import Real
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
-from filelock import FileLock, Timeout
+import numpy as np
 
-from doppler.errors import DopplerError
+from doppler.cluster import save_cluster
+from doppler.errors import DopplerError, LockedError, UnknownNameError
+from doppler.graph.formats import save_graph
+from doppler.locks import hold
 from doppler.messages import shown_value
 from doppler.placement import Placement
-from doppler.policy.checkpoint import PRETRAINED, load_policy
-from doppler.policy.network import DualPolicy
-from doppler.portfolio import warm_up
+from doppler.policy.checkpoint import PRETRAINED, load_frozen, load_policy, save_policy
 from doppler.problem import Problem
 from doppler.refinement.calibration import trace_factors
-from doppler.refinement.history import CHAMPION, History
-from doppler.refinement.learner import Learner, Plan
+from doppler.refinement.candidates import placement_key
+from doppler.refinement.events import PARTS, Begun, Configured, Event, Ran, parse_event
+from doppler.refinement.history import RunHistory
+from doppler.refinement.journal import Journal
+from doppler.refinement.planning import Decision, decide, usual
 from doppler.refinement.settings import ErrorBudget, Guard
-from doppler.torch_threads import one_torch_thread, set_torch_threads
+from doppler.refinement.state import State, fold
+from doppler.refinement.worker import CLUSTER, GRAPH, JOURNAL, POLICY, LearnerProcess
+from doppler.simulator import check_memory
+from doppler.torch_threads import one_torch_thread
 from doppler.trace import Trace
 
-LEARN_SHARE = 0.01
-CHECKPOINT_SECONDS = 10.0
-# Seconds of learning that may be saved up, so that a pause does not lead to a burst.
-SAVED = 0.005
-# Seconds that a champion's run may wait to be taken in, so that the thread need not wake up for
-# each; and after which the thread sleeps until it is called.
-PATIENCE, DROWSY = 0.1, 2.0
+if TYPE_CHECKING:
+    from doppler.policy.network import DualPolicy
+    from doppler.refinement.learning import Learner
 
 logger = logging.getLogger(__name__)
 
 
-class _Outcome(NamedTuple):
-    plan: Plan
-    makespan: float | None
-    trace: Trace | None
-    failed: str
-
-    @property
-    def urgent(self) -> bool:
-        """Whether the next run depends on it: it explored, or it failed."""
-        return self.plan.kind != CHAMPION or self.makespan is None
+# Idle cores are not free: where cores are shared out by containers or sessions, all that learning
+# uses counts against production.
+LEARN_SHARE = 0.02
 
 
 class Refiner:
@@ -71,7 +69,8 @@ class Refiner:
     champion : Placement
         What production runs today.
     policy : DualPolicy, optional
-        The policy to refine; it is copied. Default: the one that comes with the package.
+        The policy to refine; it is copied. Default: the one that comes with the package. A
+        directory that holds a refinement goes on with its own.
     directory : path-like, optional
         Where the state is kept, so that it survives the process, however that ends. One refiner at
         a time may use it.
@@ -83,17 +82,20 @@ class Refiner:
     runtime : {"priority", "fifo"}
         The run-time that production uses.
     learn_share : float
-        Share of one core that learning may use while a run is under way, over 0 to 1; between runs
-        it uses as much as there is to do.
+        Share of one core that learning in the background may use, over 0 to 1.
     background : bool
-        False: there is no thread, and :meth:`observe` does all learning before it returns. Then
-        equal measurements lead to equal plans.
+        True: a process of its own learns while production goes on, at the lowest priority. False:
+        :meth:`observe` does all learning before it returns. Then equal measurements lead to equal
+        decisions.
+    parts : collection of str
+        What it may learn by, of :data:`~doppler.refinement.events.PARTS`, to see what each
+        contributes.
 
     Raises
     ------
     DopplerError
         If the champion does not suit the problem; if the directory belongs to another problem, is
-        in use, or holds corrupt files; if ``learn_share`` is out of range.
+        in use, or holds corrupt files.
 
     Examples
     --------
@@ -116,54 +118,63 @@ class Refiner:
         runtime: str = "priority",
         learn_share: float = LEARN_SHARE,
         background: bool = True,
+        parts: Collection[str] = PARTS,
     ) -> None:
-        if not 0.0 < learn_share <= 1.0:
-            raise DopplerError(f"learn_share is {learn_share}, must be over 0 and at most 1")
         if runtime not in ("priority", "fifo"):
             raise DopplerError(f"runtime is {runtime!r}, must be 'priority' or 'fifo'")
-        if policy is None:
-            policy = load_policy(PRETRAINED)
-        self._held = _hold(directory)
-        try:
-            with one_torch_thread():
-                warm_up(policy)
-                self._learner = Learner(
-                    problem,
-                    champion,
-                    policy,
-                    guard or Guard(),
-                    seed % 2**32,
-                    runtime,
-                    directory,
-                    budget,
-                )
-        except BaseException:
-            if self._held is not None:
-                self._held.release()
-            raise
-        self.learn_share = learn_share
-        # Guards what both threads read or change; held for a moment only.
+        if not 0.0 < learn_share <= 1.0:
+            raise DopplerError(f"learn_share is {learn_share}, must be over 0 and at most 1")
+        for part in parts:
+            if part not in PARTS:
+                raise UnknownNameError("part", part, PARTS)
+        champion.validate(problem)
+        check_memory(problem, champion, runtime)
+        # One thread of production may ask while another reports.
         self._lock = threading.Lock()
-        self._news = threading.Condition(self._lock)
-        self._prepared: deque[Plan] = deque()
-        self._inbox: deque[_Outcome] = deque()
-        self._running: Plan | None = None
-        self._usual = self._learner.usual
-        self._shown_policy = copy.deepcopy(self._learner.policy)
-        self._policy_lock = threading.Lock()
-        self._since = 0.0
-        self._flown = 0.0
-        self._saved = time.perf_counter()
-        self._closed = False
+        self._running: Decision | None = None
         self._error: BaseException | None = None
-        self._learning = False
-        self._asleep = False
-        self._thread: threading.Thread | None = None
-        if background:
-            self._thread = threading.Thread(target=self._live, name="doppler-refiner", daemon=True)
-            self._thread.start()
+        self._closed = False
+        with ExitStack() as stack:
+            if directory is None:
+                directory = tempfile.mkdtemp(prefix="doppler-")
+                # What was learned can be asked for as long as there is somebody to ask.
+                weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
+            self._directory = _hold(directory, stack)
+            if not (self._directory / POLICY).exists():
+                save_policy(policy or load_frozen(PRETRAINED), self._directory / POLICY)
+            self._journal = Journal(self._directory / JOURNAL)
+            stack.callback(self._journal.close)
+            begun = Begun(
+                fingerprint=problem.fingerprint,
+                runtime=runtime,  # type: ignore[arg-type]
+                devices=champion.devices,
+                priority=champion.priority,
+                parts=tuple(part for part in PARTS if part in parts),
+            )
+            self._state = self._open(problem, begun)
+            # Equal, and the object that production knows.
+            self._state.known[0].placement = champion
+            self._configure(
+                Configured(
+                    seed=seed % 2**32, guard=guard or Guard(), budget=budget or ErrorBudget()
+                )
+            )
+            self._learner: Learner | LearnerProcess
+            if background:
+                save_graph(problem.graph, self._directory / GRAPH)
+                save_cluster(problem.cluster, self._directory / CLUSTER)
+                self._learner = LearnerProcess(self._directory, learn_share)
+            else:
+                # Imported late: what learns in another process needs no torch in this one.
+                from doppler.refinement.learning import Learner
 
-    # Production's side: no computing, no files.
+                first = load_policy(self._directory / POLICY)
+                self._learner = Learner(problem, first, self._directory)
+            stack.callback(self._learner.close)
+            self._stack = stack.pop_all()
+        self._go_on()
+
+    # What production calls.
 
     def next(self) -> Placement:
         """Return the placement of the coming run.
@@ -180,12 +191,8 @@ class Refiner:
                     "next() was called before the run that it gave a placement for was reported; "
                     "call observe() or failed() first"
                 )
-            if self._thread is None and self._error is None:
-                self._prepared.append(self._learner.plan())
-            plan = self._prepared.popleft() if self._prepared else self._usual
-            self._running = plan
-            self._since = time.perf_counter()
-            return plan.option.placement
+            self._running = self._decision
+            return self._running.known.placement
 
     def observe(self, makespan: float, *, trace: Trace | None = None) -> None:
         """Report what the run took.
@@ -211,7 +218,7 @@ class Refiner:
             raise DopplerError(
                 f"observe: the makespan is {shown_value(makespan)}, must be seconds > 0"
             )
-        problem = self._learner.believed
+        problem = self._state.believed
         if trace is not None and (
             trace.op.size != problem.n_ops or len(trace.device_names) != problem.n_devices
         ):
@@ -219,7 +226,7 @@ class Refiner:
                 f"observe: a trace of {trace.op.size} ops on {len(trace.device_names)} devices, "
                 f"but the problem has {problem.n_ops} on {problem.n_devices}"
             )
-        self._report(seconds, trace, "")
+        self._report("observe()", seconds, trace, "")
 
     def failed(self, reason: str) -> None:
         """Report that the run failed: its placement is not tried again, the champion is next.
@@ -234,29 +241,21 @@ class Refiner:
         DopplerError
             If no run is under way, or the refiner is closed.
         """
-        self._report(None, None, str(reason))
+        self._report("failed()", None, None, str(reason))
 
     def close(self) -> None:
-        """Take in what was reported, write the state, end the thread. Again: nothing happens.
+        """End learning and let go of the directory. Again: nothing happens.
 
         Raises
         ------
         DopplerError
-            If learning had stopped on an error, or the state cannot be written.
+            If learning had stopped on an error.
         """
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            self._news.notify()
-        if self._thread is not None:
-            self._thread.join()
-        try:
-            if self._error is None:
-                self._finish()
-        finally:
-            if self._held is not None:
-                self._held.release()
+            self._stack.close()
         if isinstance(self._error, DopplerError):
             raise self._error
         if self._error is not None:
@@ -283,202 +282,186 @@ class Refiner:
     @property
     def champion(self) -> Placement:
         """The working champion."""
-        return self._usual.option.placement
+        return self._state.champion.placement
 
     @property
     def policy(self) -> DualPolicy:
-        """A copy of the policy as it is by now."""
-        with self._policy_lock:
-            return copy.deepcopy(self._shown_policy)
+        """A copy of the policy as it is by now.
+
+        Raises
+        ------
+        CheckpointError
+            If its file is damaged.
+        """
+        from doppler.refinement.learning import read_policy
+
+        return read_policy(self._directory / POLICY, self._state.weights)
 
     @property
     def problem(self) -> Problem:
         """The graph on the cluster as measured; its ``cluster`` can be saved."""
-        return self._learner.problem
+        with self._lock:
+            return self._state.problem
 
     @property
-    def history(self) -> History:
-        """All runs that the learner has taken in, those of earlier processes included."""
-        return self._learner.history
+    def history(self) -> RunHistory:
+        """All runs, those of earlier processes included."""
+        return self._state.history
 
     @property
     def mean_regret(self) -> float:
         """Running mean of the regret, see :class:`~doppler.refinement.guard.Guard`."""
-        return self._learner.ledger.mean
+        return self._state.ledger.mean
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of learning so far."""
+        return self._state.rounds
 
     @property
     def learning(self) -> bool:
-        """Whether the thread has something to learn from that it has not been through yet."""
-        return self._learning
+        """Whether there are runs that nothing was learned from yet."""
+        return self._error is None and not self._closed and self._state.fresh
 
     @property
     def error(self) -> BaseException | None:
         """What stopped learning, if anything did."""
         return self._error
 
-    # The learner's side.
+    # The state.
+
+    def _open(self, problem: Problem, begun: Begun) -> State:
+        """Take up the journal, or begin it."""
+        path = self._journal.path
+        if not self._journal.records:
+            self._journal.append(begun.model_dump_json())
+            return State(problem, begun)
+        number = 0
+        events: list[Event] = []
+        try:
+            for number, record in enumerate(self._journal.records, 1):
+                events.append(parse_event(record))
+                if number == 1:
+                    _check(path, events[0], begun, problem)
+            number = 0
+            return fold(problem, events)
+        except (LookupError, ValueError) as error:
+            if number == 1:
+                raise DopplerError(
+                    f"{path}: not a journal of Stage III that this Doppler reads; "
+                    "give another directory"
+                ) from None
+            where = f"line {number} cannot be read" if number else "cannot be taken up"
+            why = str(error).splitlines()[0]
+            raise DopplerError(
+                f"{path}: {where} ({why}); remove {path.parent} to start anew"
+            ) from None
+        finally:
+            self._journal.records.clear()
+
+    def _configure(self, asked: Configured) -> None:
+        state = self._state
+        if asked != Configured(seed=state.seed, guard=state.guard, budget=state.budget):
+            self._append(asked)
+
+    def _append(self, event: Event) -> None:
+        """Write an event, then let it happen."""
+        self._journal.append(event.model_dump_json())
+        self._state.apply(event)
 
     def _check_open(self) -> None:
         if self._closed:
             raise DopplerError("the refiner is closed; make another one to go on")
 
-    def _report(self, makespan: float | None, trace: Trace | None, failed: str) -> None:
+    def _report(self, call: str, seconds: float | None, trace: Trace | None, reason: str) -> None:
         with self._lock:
             self._check_open()
-            if self._running is None:
-                what = "failed()" if makespan is None else "observe()"
-                raise DopplerError(f"{what} was called, but no run is under way; call next() first")
-            outcome = _Outcome(self._running, makespan, trace, failed)
+            running = self._running
+            if running is None:
+                raise DopplerError(f"{call} was called, but no run is under way; call next() first")
             self._running = None
-            self._flown += time.perf_counter() - self._since
-            if makespan is None:
-                # What is prepared counts on a champion that runs.
-                self._prepared.clear()
-                if outcome.plan.option is self._usual.option:
-                    # At once: the thread may take its time.
-                    self._usual = Plan(self._learner.before(self._usual.option), CHAMPION)
-            if self._thread is not None:
-                if self._error is None:
-                    self._inbox.append(outcome)
-                    if outcome.urgent or self._asleep:
-                        self._news.notify()
-                return
+            shown = None
+            if trace is not None:
+                factors = trace_factors(self._state.believed, trace)
+                shown = np.concatenate(factors).astype(np.float32)
+            event = Ran(
+                run=len(self._state.history) + 1,
+                time=_now(),
+                kind=running.kind,
+                placement=running.known.number,
+                predicted=running.predicted,
+                makespan=seconds,
+                failed=reason,
+                shown=shown,
+            )
+            if self._error is None:
+                try:
+                    self._append(event)
+                except Exception as error:
+                    self._give_up(error)
+            if self._error is not None and seconds is None:
+                self._state.retire(running.known)
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Learn, or see what was learned, and decide on the next run."""
         if self._error is None:
             try:
-                with one_torch_thread():
-                    self._learn_from(outcome)
+                if isinstance(self._learner, LearnerProcess):
+                    self._exchange(self._learner)
+                else:
+                    with one_torch_thread():
+                        while self._state.fresh:
+                            self._append(self._learner.learn(self._state))
+                self._decision = decide(self._state)
+                return
             except Exception as error:
                 self._give_up(error)
+        self._decision = usual(self._state)
 
-    def _learn_from(self, outcome: _Outcome) -> None:
-        """Take in one run and do all learning, in production's own thread."""
-        self._take_in(outcome)
-        for _ in self._learner.work():
-            pass
-        self._show_policy()
-        self._save_at_times()
-
-    def _take_in(self, outcome: _Outcome) -> None:
-        shown = None
-        if outcome.trace is not None:
-            shown = trace_factors(self._learner.believed, outcome.trace)
-        self._learner.record(outcome.plan, outcome.makespan, shown, outcome.failed)
-        with self._lock:
-            if not any(each.makespan is None for each in self._inbox):
-                self._usual = self._learner.usual
-
-    def _show_policy(self) -> None:
-        with self._policy_lock:
-            self._shown_policy.load_state_dict(self._learner.policy.state_dict())
-
-    def _prepare(self) -> None:
-        """Plan an exploring run, if all that matters for it is known; champions need no plan."""
-        with self._lock:
-            if self._prepared or not self._may_explore:
-                return
-            ahead = len(self._inbox) + (self._running is not None)
-        plan = self._learner.plan(ahead)
-        with self._lock:
-            if plan.kind != CHAMPION and self._may_explore:
-                self._prepared.append(plan)
-
-    @property
-    def _may_explore(self) -> bool:
-        """Whether every exploring run, and every one that failed, has been taken in."""
-        running = self._running
-        settled = running is None or running.kind == CHAMPION
-        return settled and not self._closed and not any(each.urgent for each in self._inbox)
-
-    def _finish(self) -> None:
-        while self._inbox:
-            self._take_in(self._inbox.popleft())
-        self._learner.close()
-
-    def _live(self) -> None:
-        try:
-            set_torch_threads(1)
-            self._learn()
-        except BaseException as error:
-            self._give_up(error)
+    def _exchange(self, learner: LearnerProcess) -> None:
+        text = learner.answer()
+        if text is not None:
+            self._append(parse_event(text))
+        if self._state.fresh and not learner.busy:
+            learner.request(self._journal.size)
 
     def _give_up(self, error: BaseException) -> None:
         self._error = error
-        with self._lock:
-            self._prepared.clear()
-            self._inbox.clear()
         logger.error("learning stopped, production goes on with the champion: %s", error)
 
-    def _save_at_times(self) -> None:
-        now = time.perf_counter()
-        if now - self._saved > CHECKPOINT_SECONDS:
-            self._learner.save()
-            self._saved = now
 
-    def _learn(self) -> None:
-        work: Iterator[None] | None = None
-        debt, flown = 0.0, 0.0
-        at = taken = time.perf_counter()
-        while True:
-            now = time.perf_counter()
-            with self._lock:
-                # Credit at the full rate between runs, at a small one during them.
-                running = self._running is not None
-                total = self._flown + (now - self._since if running else 0.0)
-                flight = min(total - flown, now - at)
-                debt -= self.learn_share * flight + (now - at - flight)
-                debt, flown, at = max(debt, -SAVED), total, now
-                busy = work is not None or self._learner.has_work
-                waiting = bool(self._inbox)
-                self._learning = busy or waiting
-                if self._closed and not waiting:
-                    return
-                able = busy and debt <= 0.0
-                due = waiting and (
-                    able
-                    or self._closed
-                    or now - taken >= PATIENCE
-                    or any(each.urgent for each in self._inbox)
-                )
-                if not (able or due):
-                    self._asleep = not busy and not waiting and now - taken > DROWSY
-                    rate = self.learn_share if running else 1.0
-                    pause = min(debt / rate, PATIENCE) if busy else PATIENCE
-                    self._news.wait(None if self._asleep else max(pause, 1e-4))
-                    self._asleep = False
-                    continue
-            begin = time.perf_counter()
-            if due:
-                taken = begin
-                while self._inbox:
-                    self._take_in(self._inbox.popleft())
-                self._prepare()
-            else:
-                work = work or self._learner.work()
-                try:
-                    next(work)
-                except StopIteration:
-                    work = None
-                    self._show_policy()
-                    self._save_at_times()
-                    self._prepare()
-            debt += time.perf_counter() - begin
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _hold(directory: str | Path | None) -> FileLock | None:
+def _check(path: Path, found: Event, begun: Begun, problem: Problem) -> None:
+    if not isinstance(found, Begun):
+        raise ValueError("it does not begin")
+    if found.fingerprint != begun.fingerprint:
+        raise DopplerError(
+            f"{path}: belongs to another problem than {problem.graph.name!r} on "
+            f"{problem.cluster.name!r}; give another directory"
+        )
+    first, asked = (Placement(each.devices, each.priority) for each in (found, begun))
+    for same, what in (
+        (found.runtime == begun.runtime, "another run-time"),
+        (found.parts == begun.parts, "other parts"),
+        (placement_key(first) == placement_key(asked), "another first champion"),
+    ):
+        if not same:
+            raise DopplerError(f"{path}: began with {what}; give another directory")
+
+
+def _hold(directory: str | Path, stack: ExitStack) -> Path:
     """Lock a directory for this process."""
-    if directory is None:
-        return None
     path = Path(directory)
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path / "lock")
-        lock.acquire(timeout=0)
-    except Timeout:
+        stack.enter_context(hold(path / "lock"))
+    except LockedError:
         raise DopplerError(
             f"{path}: another refiner uses this directory; close it, or give another directory"
         ) from None
-    except OSError as error:
-        raise DopplerError(
-            f"{path}: cannot be used ({error.strerror}); give another directory"
-        ) from None
-    return lock
+    except DopplerError as error:
+        raise DopplerError(f"{error}; give another directory") from None
+    return path

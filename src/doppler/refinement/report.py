@@ -14,7 +14,7 @@ import numpy as np
 from doppler.evaluation.curves import Curve, curves_svg
 from doppler.files import write_atomic
 from doppler.markdown import markdown_cell, markdown_table
-from doppler.refinement.history import Run
+from doppler.refinement.history import ProductionRun
 from doppler.refinement.paired_test import PairedResult, decision_markdown
 from doppler.viewer.page import render
 from doppler.viewer.palette import color
@@ -31,7 +31,7 @@ class RefinementReport:
 
     Attributes
     ----------
-    runs : sequence of Run
+    runs : sequence of ProductionRun
         The regret curve.
     decision : PairedResult, optional
         Of the comparison of the placements at the end.
@@ -50,7 +50,7 @@ class RefinementReport:
     title : str
     """
 
-    runs: Sequence[Run]
+    runs: Sequence[ProductionRun]
     decision: PairedResult | None = None
     champion: str = "champion"
     challenger: str = "challenger"
@@ -226,7 +226,7 @@ def _charts(report: RefinementReport) -> list[dict[str, Any]]:
     ]
 
 
-def _curve(runs: Sequence[Run], name: str) -> Curve | None:
+def _curve(runs: Sequence[ProductionRun], name: str) -> Curve | None:
     points = [(run.run, y) for run in runs if math.isfinite(y := getattr(run, name))]
     if not points:
         return None
@@ -294,8 +294,8 @@ def _interval(decision: PairedResult) -> dict[str, Any] | None:
     }
 
 
-def _kinds(runs: Iterable[Run]) -> list[dict[str, str]]:
-    grouped: dict[str, list[Run]] = {}
+def _kinds(runs: Iterable[ProductionRun]) -> list[dict[str, str]]:
+    grouped: dict[str, list[ProductionRun]] = {}
     for run in runs:
         grouped.setdefault(run.kind, []).append(run)
     rows = []
@@ -314,7 +314,7 @@ def _kinds(runs: Iterable[Run]) -> list[dict[str, str]]:
     return rows
 
 
-def _run_row(run: Run) -> dict[str, Any]:
+def _run_row(run: ProductionRun) -> dict[str, Any]:
     known = {
         name: value if math.isfinite(value) else None
         for name, value in run._asdict().items()
@@ -348,7 +348,7 @@ def _version_row(version: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _finite(runs: Iterable[Run], name: str) -> list[float]:
+def _finite(runs: Iterable[ProductionRun], name: str) -> list[float]:
     return [value for run in runs if math.isfinite(value := getattr(run, name))]
 
 

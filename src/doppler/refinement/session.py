@@ -9,7 +9,7 @@ from collections.abc import Callable
 from doppler.engine import Engine
 from doppler.errors import EngineError
 from doppler.placement import Placement
-from doppler.refinement.history import Run
+from doppler.refinement.history import ProductionRun
 from doppler.refinement.refiner import Refiner
 
 # Failed runs in a row after which the machine is at fault, not a placement.
@@ -76,7 +76,7 @@ def measurement(engine: Engine, placement: Placement, timeout: float) -> Callabl
     return lambda: engine.run(placement, timeout=timeout).makespan
 
 
-def run_metrics(run: Run) -> dict[str, float]:
+def run_metrics(run: ProductionRun) -> dict[str, float]:
     """Return the figures of a run that are known, for a tracker."""
     values = {"measured_s": run.measured, "ratio": run.ratio, "regret": run.regret}
     return {name: value for name, value in values.items() if not math.isnan(value)}
