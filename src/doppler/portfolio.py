@@ -197,7 +197,7 @@ class _Search:
             self.more_starts(play)
         if deadline.left > 0 and not pool.settled:
             self.anneal()
-        return pool.solution(deadline.elapsed)
+        return pool.solution(deadline.elapsed, at_once=deadline.budget == 0.0)
 
     def maps(self, until: Deadline) -> None:
         """Offer symmetric maps."""

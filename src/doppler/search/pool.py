@@ -20,6 +20,8 @@ IntArray = npt.NDArray[np.int32]
 # at most.
 RANKING_OPS, DECIDING_OPS = 20_000, 300_000
 MOST_RANKING, MOST_DECIDING = 64, 1024
+# Runs that decide where nothing was searched, and the answer is wanted at once.
+MOST_DECIDING_AT_ONCE = 256
 # Their draws are streams of the seed of their own, so that nothing is decided by what it was
 # chosen on.
 RANKING_STREAM, DECIDING_STREAM = 10, 11
@@ -133,13 +135,15 @@ class Pool:
             chosen.append((entry.placement, entry.origin))
         return chosen[:count]
 
-    def solution(self, seconds: float) -> Solution:
+    def solution(self, seconds: float, at_once: bool = False) -> Solution:
         """Let the best few meet on fresh draws, and return the winner.
 
         Parameters
         ----------
         seconds : float
             That the solution is to state.
+        at_once : bool
+            Whether to decide by fewer draws.
 
         Raises
         ------
@@ -147,7 +151,8 @@ class Pool:
             If it does not fit in memory; says how much is missing where.
         """
         finalists = self._entries[:FINALISTS]
-        runs = min(MOST_DECIDING, DECIDING_OPS // self.problem.n_ops)
+        most = MOST_DECIDING_AT_ONCE if at_once else MOST_DECIDING
+        runs = min(most, DECIDING_OPS // self.problem.n_ops)
         # One more run would decide no better than those that ranked them.
         if self.jitter > 0.0 and len(finalists) > 1 and runs > 1:
             judge = Judge(self.problem, self.jitter, runs, [self.seed, DECIDING_STREAM])
