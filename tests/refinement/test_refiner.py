@@ -99,7 +99,7 @@ def test_a_failed_placement_is_not_tried_again_and_the_champion_is_next(
 ) -> None:
     failed: list[Placement] = []
     with refiner(problem, champion) as found:
-        for number in range(120):
+        for number in range(80):
             placement = found.next()
             assert all(placement is not each for each in failed)
             if placement is champion:

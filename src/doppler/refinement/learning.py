@@ -46,9 +46,9 @@ MOVES, STEP_OPS = 4000, 20_000
 # The best placements, from one of which a search starts, and the states of a search that are
 # compared with jitter.
 STARTS, SNAPSHOTS = 4, 12
-# Rounds between two turns of the policy, the episodes that it then draws, and the measured ones
-# that it takes to learn from.
-POLICY_EVERY, DRAWN, ENOUGH_MEASURED = 8, 4, 4
+# Rounds between two turns of the policy, the episodes that it then draws, since the guard forbids
+# many, and the measured ones that it takes to learn from.
+POLICY_EVERY, DRAWN, ENOUGH_MEASURED = 8, 16, 4
 # Placements never run that are kept, besides the episodes drawn last.
 UNTRIED = 24
 # Problems as they were when episodes were drawn that the policy has yet to learn from.
@@ -275,6 +275,12 @@ class Learner:
             len(options) + index for index, each in enumerate(new) if each.log_probabilities is None
         ]
         worst = set(sorted(rivals, key=lambda index: float(scores[index]))[UNTRIED:])
+        limit = table[0, 0] + math.log1p(state.guard.margin)
+        worst |= {
+            len(options) + index
+            for index, each in enumerate(new)
+            if each.log_probabilities is not None and table[len(options) + index, 0] > limit
+        }
         kept = [index for index in range(len(table)) if index not in worst]
         dropped = [options[index].number for index in sorted(worst) if index < len(options)]
         found = [new[index - len(options)] for index in kept if index >= len(options)]
