@@ -23,8 +23,9 @@ from doppler.training.teaching import TEACHERS, TraceSettings
 
 
 def equal(a: Demonstrations, b: Demonstrations) -> bool:
+    arrays = zip(map(np.asarray, a[:6]), map(np.asarray, b[:6]), strict=True)
     return a.fingerprint == b.fingerprint and all(
-        x.dtype == y.dtype and np.array_equal(x, y) for x, y in zip(a[:6], b[:6], strict=True)
+        x.dtype == y.dtype and np.array_equal(x, y) for x, y in arrays
     )
 
 
