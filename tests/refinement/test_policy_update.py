@@ -12,12 +12,12 @@ from production import SMALL, believed, really
 from doppler import Problem, place, simulate
 from doppler.policy.rollout import SAMPLE
 from doppler.refinement.policy_update import (
-    CLIP,
     PolicyLearner,
     Trajectory,
     drawn_order,
     start_order,
 )
+from doppler.refinement.settings import PolicyUpdateSettings
 from doppler.training.case import new_policy
 
 
@@ -133,7 +133,7 @@ def test_what_others_found_is_imitated_only_if_it_was_faster(
 def test_choices_that_have_become_likely_enough_are_left_alone(learner: PolicyLearner) -> None:
     """The ratio of probabilities is clipped: no step goes on once the policy has moved that far."""
     batch = drawn(learner, 4, [0.2, 0.1, -0.1, -0.2])
-    gone = np.float32(2.0 * CLIP)
+    gone = np.float32(2.0 * PolicyUpdateSettings().clip)
     away = [
         each._replace(log_probabilities=each.log_probabilities + np.sign(each.cost) * gone)
         for each in batch

@@ -211,6 +211,7 @@ class Campaign:
                 directory=self.state / f"{name}-{start.problem.fingerprint[:16]}",
                 guard=self.settings.guard,
                 budget=self.settings.error_budget,
+                learning=self.settings.learning,
                 seed=self.seed,
                 # The machine is here to refine: learn as much as there is to learn after every run.
                 background=False,

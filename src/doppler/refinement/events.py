@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidat
 
 from doppler.placement import Placement
 from doppler.refinement.history import Kind
-from doppler.refinement.settings import ErrorBudget, Guard
+from doppler.refinement.settings import ErrorBudget, Guard, LearningSettings
 
 #: What a refinement may learn by: fitting the simulator; searching it; updating the policy.
 CALIBRATION, SEARCH, POLICY_GRADIENT = PARTS = ("calibration", "search", "policy_gradient")
@@ -75,6 +75,7 @@ class Configured(_Event):
     seed: int
     guard: Guard
     budget: ErrorBudget
+    learning: LearningSettings
 
 
 class Ran(_Event):

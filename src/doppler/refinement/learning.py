@@ -26,7 +26,6 @@ from doppler.refinement.history import CANDIDATE, EPISODE
 from doppler.refinement.policy_update import (
     PolicyLearner,
     Trajectory,
-    batch_size,
     drawn_order,
     start_order,
     tensors_of,
@@ -37,20 +36,8 @@ from doppler.simulator import check_memory
 
 FloatArray = npt.NDArray[np.float64]
 
-# Placements that the simulator is fitted to: those run last.
-FITTED = 48
-# Runs after which what was measured is no longer held against the simulator: systems change.
-LASTING = 1000
-# Moves of a search of the calibrated simulator, and of those between two changes of temperature.
-MOVES, STEP_OPS = 4000, 20_000
-# The best placements, from one of which a search starts, and the states of a search that are
-# compared with jitter.
-STARTS, SNAPSHOTS = 4, 12
-# Rounds between two turns of the policy, the episodes that it then draws, since the guard forbids
-# many, and the measured ones that it takes to learn from.
-POLICY_EVERY, DRAWN, ENOUGH_MEASURED = 8, 16, 4
-# Placements never run that are kept, besides the episodes drawn last.
-UNTRIED = 24
+# Moves between two changes of a search's temperature.
+STEP_OPS = 20_000
 # Problems as they were when episodes were drawn that the policy has yet to learn from.
 KEPT_PROBLEMS = 8
 
@@ -103,20 +90,20 @@ class Learner:
         starts = self._best(state)
         found: list[Found] = []
         learned_from, weights = 0, None
-        if number % POLICY_EVERY == 1:
+        if number % state.learning.policy.every == 1 % state.learning.policy.every:
             self._load(state)
-            self._updated.problem = problem
+            self._updated.problem, self._updated.settings = problem, state.learning.policy
             if POLICY_GRADIENT in state.parts:
                 learned_from, changed = self._update(state, problem, starts[0], rng)
                 weights = self._save(state) if changed else None
-            found += self._draw(rng, state.runtime)
+            found += self._draw(rng, state)
         if SEARCH in state.parts:
             factors = self._calibrator.other(explanations, rng)
             if CALIBRATION not in state.parts:
                 factors = factors_of(explanations[0], self.believed.n_devices)
-            start = starts[int(rng.integers(min(STARTS, len(starts))))]
+            start = starts[int(rng.integers(min(state.learning.starts, len(starts))))]
             searched = factors.problem(self.believed)
-            best = self._search(searched, start.placement, state.runtime, jitter, rng)
+            best = self._search(searched, start.placement, state, jitter, rng)
             found.append(Found(kind=CANDIDATE, devices=best.devices, priority=best.priority))
         found, dropped, numbers, table = self._predict(state, explanations, jitter, found)
         return Learned(
@@ -136,9 +123,9 @@ class Learner:
         explanations, jitter = state.explanations, state.jitter
         if CALIBRATION not in state.parts or state.ledger.baseline is None:
             return explanations, jitter
-        since = len(state.history) - LASTING
+        since = len(state.history) - state.learning.lasting
         tried = [each for each in state.known.values() if each.logs and each.last > since]
-        tried = sorted(tried, key=lambda each: each.last)[-FITTED:]
+        tried = sorted(tried, key=lambda each: each.last)[-state.learning.fitted :]
         placements = [each.placement for each in tried]
         seen = observations(placements, [each.logs for each in tried], state.runtime)
         if number % JITTER_EVERY == 1:
@@ -175,21 +162,22 @@ class Learner:
             choice = known.placement.devices[order]
             batch.append(Trajectory(seen, order, choice, each.cost, steps))
         changed = False
-        if len(batch) < ENOUGH_MEASURED:
+        if len(batch) < state.learning.policy.enough:
             learned_from = 0
         else:
             changed = self._updated.from_runs(batch)
         if CALIBRATION in state.parts:
-            seeds = rng.integers(2**31, size=batch_size(problem)).tolist()
+            seeds = rng.integers(2**31, size=self._updated.batch_size).tolist()
             self._updated.from_simulator(best.placement, seeds, state.runtime)
             changed = True
         return learned_from, changed
 
-    def _draw(self, rng: np.random.Generator, runtime: str) -> list[Found]:
+    def _draw(self, rng: np.random.Generator, state: State) -> list[Found]:
         """Let the policy propose: what it thinks best, and a sample of what it does."""
         found = []
-        for mode, seeds in ((GREEDY, [0]), (SAMPLE, rng.integers(2**31, size=DRAWN).tolist())):
-            episodes = self._updated.play(mode, seeds, runtime)
+        sampled = rng.integers(2**31, size=state.learning.policy.drawn).tolist()
+        for mode, seeds in ((GREEDY, [0]), (SAMPLE, sampled)):
+            episodes = self._updated.play(mode, seeds, state.runtime)
             steps = self._updated.log_probabilities(episodes.record)
             for index in range(len(seeds)):
                 found.append(
@@ -206,22 +194,23 @@ class Learner:
         self,
         problem: Problem,
         start: Placement,
-        runtime: str,
+        state: State,
         jitter: float,
         rng: np.random.Generator,
     ) -> Placement:
         """Anneal from a placement; return what is best with jitter of what it passed by."""
+        settings, runtime = state.learning, state.runtime
         annealer = Annealer(problem, 1, runtime, SMALL_MOVES)
         chain = annealer.chain(start)
         steps = max(1, STEP_OPS // problem.n_ops)
-        slices = max(SNAPSHOTS, MOVES // steps)
+        slices = max(settings.snapshots, settings.moves // steps)
         hot = SMALL_HOT * 10.0 ** rng.uniform(-1.5, 1.0)
         found: list[Placement] = []
         for number in range(slices):
             heat = hot * (COLD / hot) ** (number / slices)
             temperature = heat * min(chain.best, chain.reference)
             annealer.advance(chain, int(rng.integers(2**31)), steps, temperature)
-            if (number + 1) % max(1, slices // SNAPSHOTS) == 0:
+            if (number + 1) % max(1, slices // settings.snapshots) == 0:
                 best = chain.placement
                 priority = best.priority if runtime == "priority" else None
                 found.append(Placement(best.devices, priority))
@@ -274,7 +263,8 @@ class Learner:
         rivals += [
             len(options) + index for index, each in enumerate(new) if each.log_probabilities is None
         ]
-        worst = set(sorted(rivals, key=lambda index: float(scores[index]))[UNTRIED:])
+        rivals.sort(key=lambda index: float(scores[index]))
+        worst = set(rivals[state.learning.untried :])
         limit = table[0, 0] + math.log1p(state.guard.margin)
         worst |= {
             len(options) + index

@@ -9,18 +9,7 @@ import numpy as np
 
 from doppler.refinement.candidates import KnownPlacement
 from doppler.refinement.history import CHALLENGER, CHAMPION, REFERENCE, Kind
-from doppler.refinement.state import LEAST_GAIN, State
-
-# How far explanations must disagree about a placement, as the deviation of logarithms, for its
-# run to be worth its cost.
-WORTH_KNOWING = 0.03
-# Share of the runs, where the guard allows it, that are episodes just as the policy drew them.
-EPISODE_RATE = 0.1
-# Share of the chances to explore on which what is promising is left for what is unknown, and of
-# these, on which that is tried.
-EXPLORATION_RATE = 0.25
-# Share of what may be spent that goes into knowledge, so that gains can always be tried.
-KNOWLEDGE_SHARE = 0.5
+from doppler.refinement.state import State
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +45,9 @@ def decide(state: State) -> Decision:
     if not state.ledger.allows(1.0):
         return usual(state) if state.trial is None else _pair(state)
     rng = np.random.default_rng([state.seed, 6, len(state.history)])
-    knowing = state.ledger.mean <= KNOWLEDGE_SHARE * state.guard.max_regret
-    known = _episode(state) if knowing and rng.random() < EPISODE_RATE else None
+    how = state.learning.exploration
+    knowing = state.ledger.mean <= how.knowledge_share * state.guard.max_regret
+    known = _episode(state) if knowing and rng.random() < how.episode_rate else None
     if known is None and state.trial is not None:
         return _pair(state)
     known = known or _promising(state, rng, knowing)
@@ -101,7 +91,7 @@ def _episode(state: State) -> KnownPlacement | None:
 
 def _promising(state: State, rng: np.random.Generator, knowing: bool) -> KnownPlacement | None:
     """Return what some explanation prefers (Thompson sampling), or what tells them apart."""
-    limit = math.log1p(state.guard.margin)
+    how, limit = state.learning.exploration, math.log1p(state.guard.margin)
     options, rows = [], []
     for known in state.open_placements():
         relative = state.relative(known.number)
@@ -113,13 +103,13 @@ def _promising(state: State, rng: np.random.Generator, knowing: bool) -> KnownPl
     table = np.stack(rows)
     column = table[:, int(rng.integers(table.shape[1]))]
     best = int(column.argmin())
-    if column[best] < -LEAST_GAIN and rng.random() >= EXPLORATION_RATE:
+    if column[best] < -how.least_gain and rng.random() >= how.exploration_rate:
         return options[best]
     if not knowing:
         return None
     new = np.array([known.runs == 0 for known in options])
     unknown = np.where(new, table.std(axis=1), 0.0)
     most = int(unknown.argmax())
-    if unknown[most] > WORTH_KNOWING and rng.random() < EXPLORATION_RATE:
+    if unknown[most] > how.worth_knowing and rng.random() < how.exploration_rate:
         return options[most]
     return None

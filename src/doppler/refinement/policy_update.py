@@ -15,6 +15,7 @@ from doppler.policy.likelihood import LogProbabilities, log_probabilities
 from doppler.policy.network import DualPolicy
 from doppler.policy.rollout import SAMPLE, Episodes, Record
 from doppler.problem import Problem
+from doppler.refinement.settings import PolicyUpdateSettings
 from doppler.schedule.ranks import rank_of
 from doppler.simulator import simulate
 from doppler.training.case import TrainingCase
@@ -22,14 +23,6 @@ from doppler.training.gradient import Gradient, taken
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
-
-LEARNING_RATE = 2e-4
-GRADIENT_NORM = 1.0
-# Episodes of an update by the simulator: so many, or as many as these ops make, but two.
-BATCH, BATCH_OPS = 8, 100_000
-# Steps that a batch of measured episodes is good for, and by what share they may change the
-# probability of a choice.
-EPOCHS, CLIP = 3, 0.2
 
 
 class Trajectory(NamedTuple):
@@ -74,11 +67,19 @@ class PolicyLearner:
         Changed in place.
     problem : Problem
         What it sees; may be set anew.
+    settings : PolicyUpdateSettings, optional
+        May be set anew, too.
     """
 
-    def __init__(self, policy: DualPolicy, problem: Problem) -> None:
+    def __init__(
+        self,
+        policy: DualPolicy,
+        problem: Problem,
+        settings: PolicyUpdateSettings | None = None,
+    ) -> None:
         self.policy = policy
-        self.optimizer = torch.optim.Adam(policy.parameters(), LEARNING_RATE, fused=True)
+        self.settings = settings or PolicyUpdateSettings()
+        self.optimizer = torch.optim.Adam(policy.parameters(), fused=True)
         self._gradient = Gradient(policy, threads=1)
         self.problem = problem
 
@@ -90,6 +91,11 @@ class PolicyLearner:
     @problem.setter
     def problem(self, problem: Problem) -> None:
         self._case = TrainingCase("production", problem, threads=1)
+
+    @property
+    def batch_size(self) -> int:
+        """Episodes of an update: fewer of a large graph, whose records take up memory."""
+        return max(2, min(self.settings.batch, self.settings.batch_ops // self.problem.n_ops))
 
     def close(self) -> None:
         """End the thread that differentiates."""
@@ -165,7 +171,7 @@ class PolicyLearner:
         for number, each in enumerate(batch):
             groups.setdefault(id(each.problem), []).append(number)
         parts = [self._measured(batch, numbers, advantage) for numbers in groups.values()]
-        for _ in range(EPOCHS):
+        for _ in range(self.settings.epochs):
             self._step(parts)
         return True
 
@@ -184,10 +190,11 @@ class PolicyLearner:
         drawn = torch.from_numpy(np.stack([none if each is None else each for each in before]))
         own = torch.tensor([each is not None for each in before])[:, None]
         gain = torch.from_numpy(advantage[numbers])[:, None]
+        clip = self.settings.clip
 
         def loss(steps: Tensor, chunk: slice) -> Tensor:
             ratio = (steps - drawn[chunk]).exp()
-            limited = ratio.clamp(1 - CLIP, 1 + CLIP)
+            limited = ratio.clamp(1 - clip, 1 + clip)
             clipped = torch.minimum(ratio * gain[chunk], limited * gain[chunk])
             return -torch.where(own[chunk], clipped, steps * gain[chunk]).sum()
 
@@ -238,13 +245,10 @@ class PolicyLearner:
 
             heads = self.policy(part.case.inputs)
             self._gradient.add(heads, part.case.problem, part.record, objective)
-        torch.nn.utils.clip_grad_norm_(self.policy.parameters(), GRADIENT_NORM)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.settings.learning_rate
+        torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.settings.gradient_norm)
         self.optimizer.step()
-
-
-def batch_size(problem: Problem) -> int:
-    """Episodes of an update: fewer of a large graph, whose records take up memory."""
-    return max(2, min(BATCH, BATCH_OPS // problem.n_ops))
 
 
 def drawn_order(placement: Placement) -> IntArray:

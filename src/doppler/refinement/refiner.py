@@ -32,7 +32,7 @@ from doppler.refinement.events import PARTS, Begun, Configured, Event, Ran, pars
 from doppler.refinement.history import RunHistory
 from doppler.refinement.journal import Journal
 from doppler.refinement.planning import Decision, decide, usual
-from doppler.refinement.settings import ErrorBudget, Guard
+from doppler.refinement.settings import ErrorBudget, Guard, LearningSettings
 from doppler.refinement.state import State, fold
 from doppler.refinement.worker import CLUSTER, GRAPH, JOURNAL, POLICY, LearnerProcess
 from doppler.simulator import check_memory
@@ -78,6 +78,8 @@ class Refiner:
         What exploring may cost.
     budget : ErrorBudget, optional
         Of false promotions.
+    learning : LearningSettings, optional
+        What it learns by.
     seed : int
     runtime : {"priority", "fifo"}
         The run-time that production uses.
@@ -114,6 +116,7 @@ class Refiner:
         directory: str | Path | None = None,
         guard: Guard | None = None,
         budget: ErrorBudget | None = None,
+        learning: LearningSettings | None = None,
         seed: int = 0,
         runtime: str = "priority",
         learn_share: float = LEARN_SHARE,
@@ -156,7 +159,10 @@ class Refiner:
             self._state.known[0].placement = champion
             self._configure(
                 Configured(
-                    seed=seed % 2**32, guard=guard or Guard(), budget=budget or ErrorBudget()
+                    seed=seed % 2**32,
+                    guard=guard or Guard(),
+                    budget=budget or ErrorBudget(),
+                    learning=learning or LearningSettings(),
                 )
             )
             self._learner: Learner | LearnerProcess
@@ -361,7 +367,10 @@ class Refiner:
 
     def _configure(self, asked: Configured) -> None:
         state = self._state
-        if asked != Configured(seed=state.seed, guard=state.guard, budget=state.budget):
+        now = Configured(
+            seed=state.seed, guard=state.guard, budget=state.budget, learning=state.learning
+        )
+        if asked != now:
             self._append(asked)
 
     def _append(self, event: Event) -> None:

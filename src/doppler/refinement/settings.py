@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from doppler.cluster.device import MAX_DEVICES
 from doppler.refinement.signed_rank import smallest_sample
-from doppler.settings import Count, Fraction, Name, NotNegative, Positive, Settings, Whole
+from doppler.settings import Count, Fraction, Name, NotNegative, Positive, Settings, Share, Whole
 
 
 class Guard(Settings):
@@ -30,6 +30,98 @@ class Guard(Settings):
 
     max_regret: Positive = 0.05
     margin: Positive = 0.10
+
+
+class ExplorationSettings(Settings):
+    """What to try next, as far as the guard allows.
+
+    Attributes
+    ----------
+    episode_rate : float
+        Share of the runs that are episodes just as the policy drew them.
+    exploration_rate : float
+        Share of the chances to explore on which what is promising is left for what is unknown, and
+        of these, on which that is tried.
+    knowledge_share : float
+        Share of what may be spent that goes into knowledge, so that gains can always be tried.
+    worth_knowing : float
+        How far explanations must disagree about a placement, as the deviation of logarithms, for
+        its run to be worth its cost.
+    least_gain : float
+        What a challenger must promise, as a share of the champion's seconds.
+    tries : int
+        How often a placement is tried before it has to become a challenger or be left alone.
+    """
+
+    episode_rate: Share = 0.1
+    exploration_rate: Share = 0.25
+    knowledge_share: Share = 0.5
+    worth_knowing: NotNegative = 0.03
+    least_gain: Fraction = 0.003
+    tries: Count = 2
+
+
+class PolicyUpdateSettings(Settings):
+    """How the policy learns from measured runs.
+
+    Attributes
+    ----------
+    every : int
+        Rounds of learning between two turns of the policy.
+    drawn : int
+        Episodes that it then draws: many, since the guard forbids most.
+    enough : int
+        Measured runs that it takes to learn from.
+    learning_rate, gradient_norm : float
+        Of Adam; longer gradients are scaled down.
+    epochs : int
+        Steps that a batch of measured episodes is good for.
+    clip : float
+        By what share these may change the probability of a choice.
+    batch, batch_ops : int
+        Episodes of an update by the simulator: so many, or as many as these ops make, but two.
+    """
+
+    every: Count = 8
+    drawn: Count = 16
+    enough: Count = 4
+    learning_rate: Positive = 2e-4
+    gradient_norm: Positive = 1.0
+    epochs: Count = 3
+    clip: Fraction = 0.2
+    batch: Count = 8
+    batch_ops: Count = 100_000
+
+
+class LearningSettings(Settings):
+    """What Stage III learns by.
+
+    Attributes
+    ----------
+    fitted : int
+        Placements that the simulator is fitted to: those run last.
+    lasting : int
+        Runs after which what was measured is no longer held against the simulator: systems change.
+    moves : int
+        Of a search of the calibrated simulator.
+    starts : int
+        The best placements, from one of which a search starts.
+    snapshots : int
+        States of a search that are compared with jitter.
+    untried : int
+        Placements never run that are kept, besides the episodes drawn last.
+    exploration : ExplorationSettings
+    policy : PolicyUpdateSettings
+    """
+
+    fitted: Count = 48
+    lasting: Count = 1000
+    moves: Count = 4000
+    starts: Count = 4
+    snapshots: Count = 12
+    untried: Count = 24
+    exploration: ExplorationSettings = ExplorationSettings()
+    policy: PolicyUpdateSettings = PolicyUpdateSettings()
 
 
 class ErrorBudget(Settings):
@@ -92,6 +184,7 @@ class SystemParams(Settings):
     timeout : float
         Seconds after which one run of the graph is given up.
     guard : Guard
+    learning : LearningSettings
     error_budget : ErrorBudget
         Of the champions of a refinement, and of the comparisons at its end.
     promotion : PromotionParams
@@ -104,6 +197,7 @@ class SystemParams(Settings):
     budget: NotNegative
     timeout: Positive
     guard: Guard
+    learning: LearningSettings = LearningSettings()
     error_budget: ErrorBudget
     promotion: PromotionParams
 

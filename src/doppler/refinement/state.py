@@ -25,19 +25,15 @@ from doppler.refinement.history import (
     Kind,
     RunHistory,
 )
-from doppler.refinement.settings import ErrorBudget, Guard
+from doppler.refinement.settings import ErrorBudget, Guard, LearningSettings
 from doppler.refinement.trial import Trial, Verdict
 
 FloatArray = npt.NDArray[np.float64]
 
 # Change of a factor's logarithm that is worth making the problem anew for.
 NOTICED = 0.002
-# What a challenger must promise, as a share of the champion's seconds.
-LEAST_GAIN = 0.003
 # First runs of placements whose surprises count, and the fewest that do.
 SURPRISES, ENOUGH_SURPRISES = 20, 5
-# How often a placement is tried before it has to become a challenger or be left alone.
-TRIES = 2
 
 
 class Feedback(NamedTuple):
@@ -111,7 +107,7 @@ class State:
         self.runtime = begun.runtime
         self.parts = frozenset(begun.parts)
         self.seed = -1
-        self.guard, self.budget = Guard(), ErrorBudget()
+        self.guard, self.budget, self.learning = Guard(), ErrorBudget(), LearningSettings()
         self.known: dict[int, KnownPlacement] = {}
         self.next_number = 0
         self._add(Placement(begun.devices, begun.priority), CHAMPION)
@@ -170,11 +166,11 @@ class State:
 
     def open_placements(self) -> list[KnownPlacement]:
         """Placements that may still be tried as candidates."""
-        champion = self.champion
+        champion, tries = self.champion, self.learning.exploration.tries
         return [
             each
             for each in self.known.values()
-            if not each.closed and each.runs < TRIES and each is not champion
+            if not each.closed and each.runs < tries and each is not champion
         ]
 
     def relative(self, number: int) -> FloatArray | None:
@@ -210,7 +206,7 @@ class State:
             case Learned():
                 self._learn(event)
             case Configured():
-                self.seed, self.budget = event.seed, event.budget
+                self.seed, self.budget, self.learning = event.seed, event.budget, event.learning
                 self.guard = self.ledger.guard = event.guard
             case Begun():
                 raise ValueError("it begins twice")
@@ -268,7 +264,7 @@ class State:
         self.feedback.append(Feedback(len(self.history), known.number, cost))
         baseline = self.ledger.baseline
         assert baseline is not None
-        if np.median(known.seconds) < baseline * (1.0 - LEAST_GAIN):
+        if np.median(known.seconds) < baseline * (1.0 - self.learning.exploration.least_gain):
             self._test(known, now)
 
     def _test(self, known: KnownPlacement, now: str) -> None:
