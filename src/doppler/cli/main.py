@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -36,6 +37,8 @@ def main(arguments: list[str] | None = None) -> None:
         By default those of the process.
     """
     signal.signal(signal.SIGINT, _interrupt)
+    # What is imported stays: to look through it for garbage takes a tenth of a short command.
+    gc.set_threshold(100_000, 50, 50)
     # A process that was started with a stream closed has None in its place.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
