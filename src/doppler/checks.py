@@ -127,7 +127,7 @@ def check_indices(
     limits = np.iinfo(np.int32)
     if array.size and not limits.min <= array.min() <= array.max() <= limits.max:
         raise error(f"{what} holds a number that is too large")
-    return array.astype(np.int32)
+    return array.astype(np.int32, order="C")
 
 
 def as_numbers(values: npt.ArrayLike) -> npt.NDArray[Any] | None:

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parents[1]))
+
 from training_cases import mixed_cases, small_policy, taught
 
 from doppler.policy.checkpoint import save_policy
