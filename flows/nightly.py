@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ from common import (
     step,
     track,
 )
+from doppler.clock import utc_now
 from doppler.errors import DopplerError
 from doppler.params import Params, load_params
 from doppler.policy.checkpoint import PRETRAINED
@@ -111,7 +111,7 @@ def compare(
     refined: RefinementResult,
 ) -> Promotion:
     """Compare what the refinement came to with the champion."""
-    return campaign.compare(start, refined, errors_spent(registry.history.events), now())
+    return campaign.compare(start, refined, errors_spent(registry.history.events), utc_now())
 
 
 @step("register")
@@ -196,11 +196,6 @@ def report(
         trackers.report(night.title, markdown, ["regret", "measured_s"])
 
 
-def now() -> str:
-    """Tell the time: UTC, ISO 8601."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
 def refine_tonight(params: Params) -> str:
     """Do all of a night's work; return what was decided.
 
@@ -209,7 +204,7 @@ def refine_tonight(params: Params) -> str:
     DopplerError
         If a device is unhealthy: nothing has been changed then; or if a part fails for good.
     """
-    settings, began = params.nightly, now()
+    settings, began = params.nightly, utc_now()
     storage, registry = Storage(STATE), Registry()
     print(pull(storage))
     champion = registry.champion

@@ -22,8 +22,8 @@ from doppler.refinement.campaign import (
     Campaign,
     RefinementResult,
     Start,
-    same_placement,
 )
+from doppler.refinement.candidates import same_placement
 from doppler.refinement.history import RunHistory
 from doppler.refinement.paired_test import compare_paired
 from doppler.refinement.promotion import (

@@ -34,7 +34,7 @@ def champion(problem: Problem) -> Placement:
 def test_stopped_at_any_byte_and_resumed_is_as_never_stopped(
     problem: Problem, champion: Placement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("doppler.refinement.refiner._now", lambda: "2026-12-01T00:00:00+00:00")
+    monkeypatch.setattr("doppler.refinement.refiner.utc_now", lambda: "2026-12-01T00:00:00+00:00")
     run = simulated(really(problem))
     with refiner(problem, champion, directory=tmp_path / "whole") as found:
         produce(found, run, RUNS)

@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from doppler.cluster import Cluster, save_cluster
 from doppler.engine import Engine, make_backend
 from doppler.graph import Graph
@@ -26,6 +24,7 @@ from doppler.policy.network import DualPolicy
 from doppler.problem import Problem
 from doppler.profiling import profile
 from doppler.refinement.budget import Spent, next_error
+from doppler.refinement.candidates import same_placement
 from doppler.refinement.health import Health, check_device
 from doppler.refinement.history import RunHistory
 from doppler.refinement.paired_test import compare_paired
@@ -374,12 +373,3 @@ class Campaign:
             seed=seed,
         )
         return PartResult(result.text, result)
-
-
-def same_placement(one: Placement, other: Placement) -> bool:
-    """Whether two placements run alike: equal devices and priorities."""
-    if one.priority is None or other.priority is None:
-        alike = one.priority is other.priority
-    else:
-        alike = bool(np.array_equal(one.priority, other.priority))
-    return alike and bool(np.array_equal(one.devices, other.devices))

@@ -56,13 +56,13 @@ class KnownPlacement:
         """The latest measured seconds."""
         return [math.exp(log) for log in self.logs]
 
-    @property
-    def key(self) -> bytes:
-        """Equal for equal placements."""
-        return placement_key(self.placement)
-
 
 def placement_key(placement: Placement) -> bytes:
     """Bytes that are equal for equal placements."""
     ranks = b"" if placement.priority is None else placement.priority.tobytes()
     return np.ascontiguousarray(placement.devices).tobytes() + ranks
+
+
+def same_placement(one: Placement, other: Placement) -> bool:
+    """Whether two placements run alike: equal devices and priorities."""
+    return placement_key(one) == placement_key(other)

@@ -67,6 +67,11 @@ class Begun(_Event):
     priority: Integers | None
     parts: Annotated[tuple[str, ...], Field(strict=False)]
 
+    @property
+    def champion(self) -> Placement:
+        """The first champion."""
+        return Placement(self.devices, self.priority)
+
 
 class Configured(_Event):
     """Settings that hold from here on."""

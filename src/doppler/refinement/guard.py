@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 from doppler.refinement.settings import Guard
 
+# Number of the placement that is the first champion.
+FIRST = 0
 # Champion runs that the baseline is the median of, and the fewest that make one.
 WINDOW = 16
 ENOUGH = 5
@@ -38,8 +40,6 @@ class Ledger:
     Parameters
     ----------
     guard : Guard
-    first : int
-        Number of the placement that is the first champion.
 
     Attributes
     ----------
@@ -47,15 +47,15 @@ class Ledger:
     total, total_first : float
         Sums of the regrets against the present champion and against the first.
     champion : int
-        Number of the present champion.
+        Number of the present champion; the first one's is :data:`FIRST`.
     """
 
-    def __init__(self, guard: Guard, first: int = 0) -> None:
+    def __init__(self, guard: Guard) -> None:
         self.guard = guard
-        self.first = self.champion = first
+        self.champion = FIRST
         self.runs = 0
         self.total = self.total_first = 0.0
-        self._windows: dict[int, deque[float]] = {first: deque(maxlen=WINDOW)}
+        self._windows: dict[int, deque[float]] = {FIRST: deque(maxlen=WINDOW)}
         self._costs: deque[float] = deque(maxlen=REMEMBERED)
 
     @property
@@ -66,7 +66,7 @@ class Ledger:
     @property
     def standing(self) -> float:
         """Seconds of the champion over those of the first one, as far as they are known."""
-        first, present = self._baseline(self.first), self.baseline
+        first, present = self._baseline(FIRST), self.baseline
         return 1.0 if first is None or present is None else present / first
 
     @property
@@ -127,7 +127,7 @@ class Ledger:
         self.runs += 1
         self.total += regret
         # What the first champion takes costs nothing against it.
-        self.total_first += 0.0 if placement == self.first else (1.0 + regret) * self.standing - 1.0
+        self.total_first += 0.0 if placement == FIRST else (1.0 + regret) * self.standing - 1.0
         if not champion:
             self._costs.append(regret)
         return regret
@@ -143,7 +143,7 @@ class Ledger:
 
     def drop(self, placement: int) -> None:
         """Forget a placement if it is a former champion: it has failed."""
-        if placement not in (self.first, self.champion):
+        if placement not in (FIRST, self.champion):
             self._windows.pop(placement, None)
 
     def _baseline(self, placement: int) -> float | None:

@@ -232,7 +232,7 @@ class Learner:
         table : float64 array, shape [numbers, 1 + explanations]
             Logarithms of seconds.
         """
-        keys = {each.key for each in state.known.values()}
+        keys = {placement_key(each.placement) for each in state.known.values()}
         new = []
         for each in found:
             key = placement_key(each.placement)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
+from doppler.clock import utc_now
+from doppler.documents.schema import Strict
 from doppler.errors import DopplerError, LockedError
 from doppler.files import write_atomic
 from doppler.locks import hold
@@ -19,8 +18,7 @@ class OccupiedError(DopplerError):
     """Another refinement has held the machine for as long as this one would wait."""
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Strict):
     """Who holds the machine.
 
     Attributes
@@ -78,14 +76,13 @@ def hold_machine(path: str | os.PathLike[str], wait: float, run: str) -> Iterato
             ) from None
         killed = _read(note)
         stack.callback(note.unlink, missing_ok=True)
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        write_atomic(note, json.dumps({"run": run, "pid": os.getpid(), "since": now}) + "\n")
+        holder = Holder(run=run, pid=os.getpid(), since=utc_now())
+        write_atomic(note, f"{holder.model_dump_json()}\n")
         yield killed
 
 
 def _read(note: Path) -> Holder | None:
     try:
-        values = json.loads(note.read_text(encoding="utf-8"))
-        return Holder(str(values["run"]), int(values["pid"]), str(values["since"]))
-    except (OSError, ValueError, TypeError, KeyError):
+        return Holder.model_validate_json(note.read_bytes())
+    except (OSError, ValueError):
         return None

@@ -135,14 +135,14 @@ def compare_policies(
     """
 
     def answers(policy: DualPolicy) -> Measure:
-        rng = np.random.default_rng([seed, HELD_OUT])
+        frozen, rng = policy.frozen(), np.random.default_rng([seed, HELD_OUT])
 
         def answer() -> float:
             number = int(rng.integers(HELD_OUT, 2**31))
             problem = draw(number)
             try:
                 return search(
-                    problem, policy, budget=0.0, seed=number, samples=samples, alone=True
+                    problem, frozen, budget=0.0, seed=number, samples=samples, alone=True
                 ).makespan
             except MemoryLimitError:
                 return UNFIT

@@ -10,7 +10,6 @@ import threading
 import weakref
 from collections.abc import Collection
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from numbers import Real
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from doppler.clock import utc_now
 from doppler.cluster import save_cluster
 from doppler.errors import DopplerError, LockedError, UnknownNameError
 from doppler.graph.formats import save_graph
@@ -27,8 +27,9 @@ from doppler.placement import Placement
 from doppler.policy.checkpoint import PRETRAINED, load_frozen, load_policy, save_policy
 from doppler.problem import Problem
 from doppler.refinement.calibration import trace_factors
-from doppler.refinement.candidates import placement_key
+from doppler.refinement.candidates import same_placement
 from doppler.refinement.events import PARTS, Begun, Configured, Event, Ran, parse_event
+from doppler.refinement.guard import FIRST
 from doppler.refinement.history import RunHistory
 from doppler.refinement.journal import Journal
 from doppler.refinement.planning import Decision, decide, usual
@@ -156,7 +157,7 @@ class Refiner:
             )
             self._state = self._open(problem, begun)
             # Equal, and the object that production knows.
-            self._state.known[0].placement = champion
+            self._state.known[FIRST].placement = champion
             self._configure(
                 Configured(
                     seed=seed % 2**32,
@@ -395,7 +396,7 @@ class Refiner:
                 shown = np.concatenate(factors).astype(np.float32)
             event = Ran(
                 run=len(self._state.history) + 1,
-                time=_now(),
+                time=utc_now(),
                 kind=running.kind,
                 placement=running.known.number,
                 predicted=running.predicted,
@@ -440,10 +441,6 @@ class Refiner:
         logger.error("learning stopped, production goes on with the champion: %s", error)
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
 def _check(path: Path, found: Event, begun: Begun, problem: Problem) -> None:
     if not isinstance(found, Begun):
         raise ValueError("it does not begin")
@@ -452,11 +449,10 @@ def _check(path: Path, found: Event, begun: Begun, problem: Problem) -> None:
             f"{path}: belongs to another problem than {problem.graph.name!r} on "
             f"{problem.cluster.name!r}; give another directory"
         )
-    first, asked = (Placement(each.devices, each.priority) for each in (found, begun))
     for same, what in (
         (found.runtime == begun.runtime, "another run-time"),
         (found.parts == begun.parts, "other parts"),
-        (placement_key(first) == placement_key(asked), "another first champion"),
+        (same_placement(found.champion, begun.champion), "another first champion"),
     ):
         if not same:
             raise DopplerError(f"{path}: began with {what}; give another directory")

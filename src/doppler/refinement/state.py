@@ -16,7 +16,7 @@ from doppler.refinement.budget import Spent, next_error
 from doppler.refinement.calibration import EXPLANATIONS, TRACED, factors_of
 from doppler.refinement.candidates import KnownPlacement
 from doppler.refinement.events import Begun, Configured, Event, Learned, Ran
-from doppler.refinement.guard import Ledger
+from doppler.refinement.guard import FIRST, Ledger
 from doppler.refinement.history import (
     CHALLENGER,
     CHAMPION,
@@ -107,13 +107,13 @@ class State:
         self.runtime = begun.runtime
         self.parts = frozenset(begun.parts)
         self.seed = -1
-        self.guard, self.budget, self.learning = Guard(), ErrorBudget(), LearningSettings()
+        self.budget, self.learning = ErrorBudget(), LearningSettings()
         self.known: dict[int, KnownPlacement] = {}
         self.next_number = 0
-        self._add(Placement(begun.devices, begun.priority), CHAMPION)
-        self.champions = [0]
+        self._add(begun.champion, CHAMPION)
+        self.champions = [FIRST]
         self.history = RunHistory()
-        self.ledger = Ledger(self.guard)
+        self.ledger = Ledger(Guard())
         self.trial: Trial | None = None
         self.challenger = 0
         self.spent: list[Spent] = []
@@ -140,6 +140,11 @@ class State:
     def champion(self) -> KnownPlacement:
         """The working champion."""
         return self.known[self.champions[-1]]
+
+    @property
+    def guard(self) -> Guard:
+        """What exploring may cost."""
+        return self.ledger.guard
 
     @property
     def fresh(self) -> bool:
@@ -186,10 +191,6 @@ class State:
         row = self._rows.get(number)
         return None if row is None else math.exp(float(self._predictions[row, 0]))
 
-    def before(self, number: int) -> int:
-        """Return the champion that a champion took over from; the first one of itself."""
-        return self.champions[max(0, self.champions.index(number) - 1)]
-
     # The fold.
 
     def apply(self, event: Event) -> None:
@@ -207,7 +208,7 @@ class State:
                 self._learn(event)
             case Configured():
                 self.seed, self.budget, self.learning = event.seed, event.budget, event.learning
-                self.guard = self.ledger.guard = event.guard
+                self.ledger.guard = event.guard
             case Begun():
                 raise ValueError("it begins twice")
 
@@ -248,7 +249,7 @@ class State:
     def retire(self, known: KnownPlacement) -> None:
         """Never try a placement again, since it failed; a champion gives way to the one before."""
         # There is always something to fall back on: the first champion, even if it failed.
-        known.closed = known.number != self.champions[0]
+        known.closed = known.number != FIRST
         if known is self.champion and len(self.champions) > 1:
             self.champions.pop()
             self.ledger.promote(self.champions[-1], self.champion.seconds)

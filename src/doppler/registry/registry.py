@@ -14,10 +14,10 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from doppler.clock import utc_now
 from doppler.errors import LockedError, RegistryError, UnknownNameError
 from doppler.files import write_atomic
 from doppler.locks import hold
@@ -242,7 +242,7 @@ class Registry:
             version = Version(
                 id=f"v{max(numbers, default=0) + 1}",
                 directory=unfinished,
-                created=_now(),
+                created=utc_now(),
                 parent=parent,
                 origin=dict(origin or {}),
                 metrics={name: float(value) for name, value in (metrics or {}).items()},
@@ -375,7 +375,7 @@ class Registry:
 
     def _decide(self, kind: Kind, version: str, evidence: Mapping[str, Any] | None) -> None:
         history = self.history
-        event = Event(kind, version, history.champion, _now(), dict(evidence or {}))
+        event = Event(kind, version, history.champion, utc_now(), dict(evidence or {}))
         # Renamed over the old one, which may be a link into DVC's cache.
         written = write_atomic(self._work / HISTORY, history.after(event).to_text())
         os.replace(written, self.directory / HISTORY)
@@ -473,7 +473,3 @@ def _flush(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
