@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import gc
 import math
 import threading
@@ -11,7 +12,13 @@ import pytest
 from production import SMALL, believed, produce, really, refiner, renamed, simulated
 
 from doppler import Placement, Problem, place, simulate
-from doppler.errors import CheckpointError, DopplerError, PlacementError, UnknownNameError
+from doppler.errors import (
+    CheckpointError,
+    DopplerError,
+    ParamsError,
+    PlacementError,
+    UnknownNameError,
+)
 from doppler.policy.checkpoint import load_policy, save_policy
 from doppler.refinement.guard import RESERVE
 from doppler.refinement.journal import Journal
@@ -140,6 +147,46 @@ def test_a_champion_that_fails_gives_way_to_the_one_before(
         found.observe(1.0)
 
 
+def test_any_text_may_say_why_a_run_failed(
+    problem: Problem, champion: Placement, tmp_path: Path
+) -> None:
+    with refiner(problem, champion, directory=tmp_path) as found:
+        for reason in ("cannot open 'caf\udce9'", "a\nb\0", ""):
+            found.next()
+            found.failed(reason)
+        assert found.error is None
+    refiner(problem, champion, directory=tmp_path).close()
+
+
+def test_an_interrupt_leaves_what_can_be_gone_on_with(
+    problem: Problem, champion: Placement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    run = simulated(really(problem))
+    with refiner(problem, champion, directory=tmp_path) as found:
+        while (failing := found.next()) is champion:
+            found.observe(run(failing, len(found.history)))
+        with monkeypatch.context() as patched:
+            patched.setattr(found._learner, "learn", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                found.failed("out of memory")
+        assert found.next() is champion
+        found.observe(1.0)
+        assert found.error is None
+        found.next()
+        with monkeypatch.context() as patched:
+            patched.setattr(found._state, "apply", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                found.observe(1.0)
+        # Two runs of one number would make the journal one that nobody can read.
+        produce(found, run, 2)
+        with pytest.raises(DopplerError, match="interrupted"):
+            found.close()
+    refiner(problem, champion, directory=tmp_path).close()
+
+
 def test_calls_out_of_order(problem: Problem, champion: Placement) -> None:
     found = refiner(problem, champion)
     with pytest.raises(DopplerError, match=r"observe\(\) was called, but no run is under way"):
@@ -156,6 +203,16 @@ def test_calls_out_of_order(problem: Problem, champion: Placement) -> None:
     trace = simulate(other, Placement(np.zeros(problem.n_ops, int))).trace
     with pytest.raises(DopplerError, match="on 2 devices, but the problem has"):
         found.observe(1.0, trace=trace)
+    trace = simulate(problem, champion).trace
+    for contradicts in (
+        dataclasses.replace(trace, device=trace.device + problem.n_devices),
+        dataclasses.replace(trace, end=trace.end[:3]),
+    ):
+        with pytest.raises(DopplerError, match="observe: the trace contradicts itself"):
+            found.observe(1.0, trace=contradicts)
+    found.observe(1.0, trace=dataclasses.replace(trace, end=trace.end * 1e300))
+    assert not np.isinf(found._state.traced[-1]).any()
+    found.next()
     found.observe(np.float32(1.0))  # type: ignore[arg-type]
     found.close()
     found.close()
@@ -174,6 +231,14 @@ def test_settings_out_of_range(problem: Problem, champion: Placement) -> None:
         refiner(problem, champion, runtime="lifo")
     with pytest.raises(PlacementError, match="2 ops, but graph"):
         refiner(problem, Placement([0, 0]))
+    for name, wrong in {
+        **{"seed": 1.5, "parts": None, "policy": "pretrained", "directory": 5},
+        **{"guard": 1, "budget": 1, "learning": 1},
+    }.items():
+        with pytest.raises(ParamsError, match=f"^{name} is .*, must be"):
+            refiner(problem, champion, **{name: wrong})
+    with pytest.raises(DopplerError, match=r"null .*; give another directory"):
+        refiner(problem, champion, directory="a\0b")
     refiner(problem, champion, seed=-1).close()
 
 
@@ -276,6 +341,33 @@ def test_learning_beside_production_leaves_nothing_behind(
     del found
     gc.collect()
     assert not directory.exists()
+    # Nor where nobody closes it.
+    found = refiner(problem, champion, background=True)
+    assert isinstance(found._learner, LearnerProcess)
+    directory, process = found._directory, found._learner._process
+    del found
+    gc.collect()
+    assert process.returncode is not None
+    assert not directory.exists()
+
+
+@pytest.mark.slow
+def test_what_python_prints_as_it_starts_is_no_answer(
+    problem: Problem, champion: Placement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('welcome', flush=True)")
+    monkeypatch.syspath_prepend(tmp_path)
+    # After the first answer it rests for longer than any clock can tell.
+    with refiner(problem, champion, background=True, learn_share=1e-12) as found:
+        for _ in range(2000):
+            found.next()
+            found.observe(1.0)
+            if found.rounds:
+                break
+            time.sleep(0.02)
+        assert found.rounds == 1
+        produce(found, lambda placement, number: 1.0, 3)
+        assert found.error is None
 
 
 @pytest.mark.parametrize(

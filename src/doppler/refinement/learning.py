@@ -94,8 +94,11 @@ class Learner:
             self._load(state)
             self._updated.problem, self._updated.settings = problem, state.learning.policy
             if POLICY_GRADIENT in state.parts:
+                # Whoever interrupts an update leaves weights that are nobody's.
+                self._weights = ""
                 learned_from, changed = self._update(state, problem, starts[0], rng)
                 weights = self._save(state) if changed else None
+                self._weights = weights or state.weights
             found += self._draw(rng, state)
         if SEARCH in state.parts:
             factors = self._calibrator.other(explanations, rng)
@@ -312,7 +315,6 @@ class Learner:
         for path in self.directory.glob("weights-*.safetensors"):
             if path not in kept:
                 path.unlink()
-        self._weights = digest
         return digest
 
 

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
+from functools import partial
 from numbers import Real
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
+from doppler.checks import (
+    RUNTIMES,
+    check_items,
+    check_name,
+    check_number,
+    check_path,
+    check_type,
+    check_whole,
+)
 from doppler.clock import utc_now
 from doppler.cluster import save_cluster
-from doppler.errors import DopplerError, LockedError, UnknownNameError
+from doppler.errors import DopplerError, LockedError, ParamsError
 from doppler.graph.formats import save_graph
 from doppler.locks import hold
 from doppler.messages import shown_value
@@ -43,6 +55,8 @@ from doppler.trace import Trace
 if TYPE_CHECKING:
     from doppler.policy.network import DualPolicy
     from doppler.refinement.learning import Learner
+
+SingleArray = npt.NDArray[np.float32]
 
 logger = logging.getLogger(__name__)
 
@@ -124,14 +138,20 @@ class Refiner:
         background: bool = True,
         parts: Collection[str] = PARTS,
     ) -> None:
-        if runtime not in ("priority", "fifo"):
+        if runtime not in RUNTIMES:
             raise DopplerError(f"runtime is {runtime!r}, must be 'priority' or 'fifo'")
-        if not 0.0 < learn_share <= 1.0:
-            raise DopplerError(f"learn_share is {learn_share}, must be over 0 and at most 1")
-        for part in parts:
-            if part not in PARTS:
-                raise UnknownNameError("part", part, PARTS)
-        champion.validate(problem)
+        check_number(learn_share, "learn_share", 0.0, 1.0, above=True)
+        for part in check_items(parts, str, "parts"):
+            check_name(part, "part", PARTS)
+        check_type(champion, Placement, "champion").validate(problem)
+        if policy is not None and not hasattr(policy, "frozen"):
+            raise ParamsError(f"policy is {shown_value(policy)}, must be a DualPolicy")
+        asked = Configured(
+            seed=check_whole(seed, "seed", -(2**63)) % 2**32,
+            guard=check_type(guard or Guard(), Guard, "guard"),
+            budget=check_type(budget or ErrorBudget(), ErrorBudget, "budget"),
+            learning=check_type(learning or LearningSettings(), LearningSettings, "learning"),
+        )
         check_memory(problem, champion, runtime)
         # One thread of production may ask while another reports.
         self._lock = threading.Lock()
@@ -142,7 +162,7 @@ class Refiner:
             if directory is None:
                 directory = tempfile.mkdtemp(prefix="doppler-")
                 # What was learned can be asked for as long as there is somebody to ask.
-                weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
+                weakref.finalize(self, _undo, os.getpid(), partial(shutil.rmtree, directory, True))
             self._directory = _hold(directory, stack)
             if not (self._directory / POLICY).exists():
                 save_policy(policy or load_frozen(PRETRAINED), self._directory / POLICY)
@@ -158,14 +178,7 @@ class Refiner:
             self._state = self._open(problem, begun)
             # Equal, and the object that production knows.
             self._state.known[FIRST].placement = champion
-            self._configure(
-                Configured(
-                    seed=seed % 2**32,
-                    guard=guard or Guard(),
-                    budget=budget or ErrorBudget(),
-                    learning=learning or LearningSettings(),
-                )
-            )
+            self._configure(asked)
             self._learner: Learner | LearnerProcess
             if background:
                 save_graph(problem.graph, self._directory / GRAPH)
@@ -179,6 +192,8 @@ class Refiner:
                 self._learner = Learner(problem, first, self._directory)
             stack.callback(self._learner.close)
             self._stack = stack.pop_all()
+        # Called before the one above: what learns must not write into a directory that is gone.
+        weakref.finalize(self, _undo, os.getpid(), self._stack.close)
         self._go_on()
 
     # What production calls.
@@ -226,14 +241,19 @@ class Refiner:
                 f"observe: the makespan is {shown_value(makespan)}, must be seconds > 0"
             )
         problem = self._state.believed
-        if trace is not None and (
-            trace.op.size != problem.n_ops or len(trace.device_names) != problem.n_devices
-        ):
-            raise DopplerError(
-                f"observe: a trace of {trace.op.size} ops on {len(trace.device_names)} devices, "
-                f"but the problem has {problem.n_ops} on {problem.n_devices}"
-            )
-        self._report("observe()", seconds, trace, "")
+        shown = None
+        if trace is not None:
+            check_type(trace, Trace, "observe: the trace")
+            if trace.op.size != problem.n_ops or len(trace.device_names) != problem.n_devices:
+                raise DopplerError(
+                    f"observe: a trace of {trace.op.size} ops on {len(trace.device_names)} "
+                    f"devices, but the problem has {problem.n_ops} on {problem.n_devices}"
+                )
+            try:
+                shown = _factors(problem, trace)
+            except (IndexError, ValueError) as error:
+                raise DopplerError(f"observe: the trace contradicts itself ({error})") from None
+        self._report("observe()", seconds, shown, "")
 
     def failed(self, reason: str) -> None:
         """Report that the run failed: its placement is not tried again, the champion is next.
@@ -248,7 +268,8 @@ class Refiner:
         DopplerError
             If no run is under way, or the refiner is closed.
         """
-        self._report("failed()", None, None, str(reason))
+        # Half a character, as in a name that is not UTF-8, is no text that a file can hold.
+        self._report("failed()", None, None, str(reason).encode(errors="replace").decode())
 
     def close(self) -> None:
         """End learning and let go of the directory. Again: nothing happens.
@@ -376,24 +397,27 @@ class Refiner:
 
     def _append(self, event: Event) -> None:
         """Write an event, then let it happen."""
-        self._journal.append(event.model_dump_json())
-        self._state.apply(event)
+        try:
+            self._journal.append(event.model_dump_json())
+            self._state.apply(event)
+        except KeyboardInterrupt:
+            # Whether the journal holds it is open, so nothing can follow it there.
+            self._give_up(DopplerError("interrupted while a run was written down"))
+            raise
 
     def _check_open(self) -> None:
         if self._closed:
             raise DopplerError("the refiner is closed; make another one to go on")
 
-    def _report(self, call: str, seconds: float | None, trace: Trace | None, reason: str) -> None:
+    def _report(
+        self, call: str, seconds: float | None, shown: SingleArray | None, reason: str
+    ) -> None:
         with self._lock:
             self._check_open()
             running = self._running
             if running is None:
                 raise DopplerError(f"{call} was called, but no run is under way; call next() first")
             self._running = None
-            shown = None
-            if trace is not None:
-                factors = trace_factors(self._state.believed, trace)
-                shown = np.concatenate(factors).astype(np.float32)
             event = Ran(
                 run=len(self._state.history) + 1,
                 time=utc_now(),
@@ -415,6 +439,8 @@ class Refiner:
 
     def _go_on(self) -> None:
         """Learn, or see what was learned, and decide on the next run."""
+        # For whoever interrupts the learning and goes on.
+        self._decision = usual(self._state)
         if self._error is None:
             try:
                 if isinstance(self._learner, LearnerProcess):
@@ -427,7 +453,7 @@ class Refiner:
                 return
             except Exception as error:
                 self._give_up(error)
-        self._decision = usual(self._state)
+                self._decision = usual(self._state)
 
     def _exchange(self, learner: LearnerProcess) -> None:
         text = learner.answer()
@@ -439,6 +465,19 @@ class Refiner:
     def _give_up(self, error: BaseException) -> None:
         self._error = error
         logger.error("learning stopped, production goes on with the champion: %s", error)
+
+
+def _factors(problem: Problem, trace: Trace) -> SingleArray:
+    """Return what a trace shows of devices and links; nan where that is nothing or no number."""
+    with np.errstate(over="ignore"):
+        shown = np.concatenate(trace_factors(problem, trace)).astype(np.float32)
+    return np.where(np.isfinite(shown), shown, np.float32(np.nan))
+
+
+def _undo(process: int, undo: Callable[[], object]) -> None:
+    """Undo what a process has done, unless this is a fork of it."""
+    if os.getpid() == process:
+        undo()
 
 
 def _check(path: Path, found: Event, begun: Begun, problem: Problem) -> None:
@@ -460,13 +499,13 @@ def _check(path: Path, found: Event, begun: Begun, problem: Problem) -> None:
 
 def _hold(directory: str | Path, stack: ExitStack) -> Path:
     """Lock a directory for this process."""
-    path = Path(directory)
+    path = check_path(directory, "directory")
     try:
         stack.enter_context(hold(path / "lock"))
     except LockedError:
         raise DopplerError(
             f"{path}: another refiner uses this directory; close it, or give another directory"
         ) from None
-    except DopplerError as error:
+    except (DopplerError, ValueError) as error:  # the latter for a null character
         raise DopplerError(f"{error}; give another directory") from None
     return path

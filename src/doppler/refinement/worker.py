@@ -3,7 +3,8 @@
 ``python -m doppler.refinement.worker DIRECTORY SHARE`` reads requests on its standard input, each a
 line with the number of bytes that the journal has, learns from the journal so far, and answers each
 with a line on its standard output: the event that production may append. It writes the policy's
-weights, nothing else, and ends with its standard input, so with the process that started it.
+weights, nothing else, and ends with its standard input, or with the process that started it, since
+what that has forked holds the other end, too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import select
 import subprocess
 import sys
 import threading
@@ -19,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+import doppler
 from doppler.errors import DopplerError
 
 GRAPH, CLUSTER, POLICY, JOURNAL, LOG = (
@@ -28,8 +31,11 @@ GRAPH, CLUSTER, POLICY, JOURNAL, LOG = (
     "journal.jsonl",
     "learner.log",
 )
-# What a process may leave to others, and bytes that are read at once.
-NICEST, CHUNK = 19, 1 << 20
+# What a process may leave to others, bytes that are read at once, and seconds between two looks at
+# whether production lives.
+NICEST, CHUNK, LOOK_SECONDS = 19, 1 << 20, 1.0
+# Seconds to rest at most, however small the share: a clock has its limits.
+LONGEST_REST = 86_400.0
 
 
 class LearnerProcess:
@@ -44,7 +50,7 @@ class LearnerProcess:
 
     Raises
     ------
-    OSError
+    DopplerError
         If it cannot be started.
     """
 
@@ -52,20 +58,25 @@ class LearnerProcess:
         self._log = directory / LOG
         command = [sys.executable, "-P", "-m", "doppler.refinement.worker"]
         command += [str(directory), str(share)]
-        # What this process imports, the other can.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        with open(self._log, "wb") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment,
-                bufsize=0,
-                # Ctrl-C is for production, which ends this process in its own time. Not a session
-                # of its own: Linux gives each as much of the cores as any other.
-                process_group=0,
-            )
+        try:
+            # What this process imports, the other can; an empty entry is where this process is.
+            package = Path(doppler.__file__).absolute().parents[1]
+            paths = [*map(os.path.abspath, sys.path), str(package)]
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+            with open(self._log, "wb") as log:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=environment,
+                    bufsize=0,
+                    # Ctrl-C is for production, which ends this process in its own time. Not a
+                    # session of its own: Linux gives each as much of the cores as any other.
+                    process_group=0,
+                )
+        except OSError as error:
+            raise DopplerError(f"{error}: the learning process cannot be started") from None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._requests, self._answers = self._process.stdin, self._process.stdout
@@ -107,12 +118,16 @@ class LearnerProcess:
             if not content:
                 raise self._ended()
             self._read += content
-            if self._read.endswith(b"\n"):
-                text, self._read, self.busy = bytes(self._read), bytearray(), False
-                failed = json.loads(text).get("error")
-                if failed is not None:
-                    raise DopplerError(failed)
-                return text
+            if content.endswith(b"\n"):
+                lines, self._read = self._read.split(b"\n"), bytearray()
+                # Python may have printed something while it started.
+                texts = [bytes(line) for line in lines if line.startswith(b"{")]
+                if texts:
+                    self.busy = False
+                    failed = json.loads(texts[-1]).get("error")
+                    if failed is not None:
+                        raise DopplerError(failed)
+                    return texts[-1]
         return None
 
     def close(self) -> None:
@@ -137,7 +152,7 @@ def main(directory: Path, share: float) -> None:
     # What anything prints is no answer.
     os.dup2(2, 1)
     requests: queue.SimpleQueue[int] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(requests,), daemon=True).start()
+    threading.Thread(target=_receive, args=(requests, os.getppid()), daemon=True).start()
     try:
         _serve(directory, share, requests, answers)
     except DopplerError as error:
@@ -175,18 +190,27 @@ def _serve(
             state.apply(event)
         before = time.process_time()
         _send(answers, learner.learn(state).model_dump_json().encode())
-        time.sleep((time.process_time() - before) * (1.0 / share - 1.0))
+        pause = (time.process_time() - before) * (1.0 / share - 1.0)
+        time.sleep(min(pause, LONGEST_REST))
 
 
-def _receive(requests: queue.SimpleQueue[int]) -> None:
-    for line in sys.stdin.buffer:
-        requests.put(int(line))
+def _receive(requests: queue.SimpleQueue[int], production: int) -> None:
+    received = b""
+    while os.getppid() == production:
+        if not select.select([0], [], [], LOOK_SECONDS)[0]:
+            continue
+        content = os.read(0, CHUNK)
+        if not content:
+            break
+        *lines, received = (received + content).split(b"\n")
+        for line in lines:
+            requests.put(int(line))
     # At once, in the middle of whatever is being learned.
     os._exit(0)
 
 
 def _send(answers: BinaryIO, line: bytes) -> None:
-    line += b"\n"
+    line = b"\n%b\n" % line
     while line:
         line = line[answers.write(line) :]
 
