@@ -28,11 +28,11 @@ from doppler.refinement.policy_update import (
     Trajectory,
     drawn_order,
     start_order,
-    tensors_of,
 )
 from doppler.refinement.state import State, notice
 from doppler.search.anneal import COLD, SMALL_HOT, SMALL_MOVES, Annealer
 from doppler.simulator import check_memory
+from doppler.training.optimizer_state import tensors_of
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from doppler.schedule.ranks import rank_of
 from doppler.simulator import simulate
 from doppler.training.case import TrainingCase
 from doppler.training.gradient import Gradient, taken
+from doppler.training.optimizer_state import restore_training, training_tensors
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
@@ -102,11 +103,8 @@ class PolicyLearner:
         self._gradient.close()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the weights, ``policy/...``, and the optimizer's moments, ``adam/...``."""
-        tensors = {f"policy/{k}": v.contiguous() for k, v in self.policy.state_dict().items()}
-        for index, moments in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"adam/{index}/{name}": tensor for name, tensor in moments.items()}
-        return tensors
+        """Return weights and moments, see :mod:`doppler.training.optimizer_state`."""
+        return training_tensors(self.policy, self.optimizer)
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Take up what :meth:`tensors` gave.
@@ -116,22 +114,7 @@ class PolicyLearner:
         LookupError, RuntimeError, TypeError, ValueError
             If they do not suit the policy; it may then be changed in part.
         """
-        weights = tensors_of(tensors, "policy/")
-        parameters = list(self.policy.parameters())
-        moments: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in tensors_of(tensors, "adam/").items():
-            index, moment = name.split("/")
-            if moment != "step" and tensor.shape != parameters[int(index)].shape:
-                raise ValueError(f"{name} has another shape than its parameter")
-            moments.setdefault(int(index), {})[moment] = tensor
-        if any(each.keys() != {"step", "exp_avg", "exp_avg_sq"} for each in moments.values()):
-            raise ValueError("a moment is missing")
-        if not all(bool(torch.isfinite(tensor).all()) for tensor in weights.values()):
-            raise ValueError("weights are not finite")
-        self.policy.load_state_dict(weights)
-        adam: dict[str, Any] = self.optimizer.state_dict()
-        adam["state"] = moments
-        self.optimizer.load_state_dict(adam)
+        restore_training(self.policy, self.optimizer, tensors)
 
     def play(self, mode: int, seeds: list[int], runtime: str) -> Episodes:
         """Play episodes of the problem, recorded."""
@@ -268,12 +251,3 @@ def start_order(problem: Problem, placement: Placement, runtime: str) -> IntArra
     start[trace.op] = trace.start
     position = np.argsort(problem.arrays.order)
     return np.lexsort((position, start)).astype(np.int32)
-
-
-def tensors_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return those whose names begin with a prefix, without it."""
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(prefix)
-    }

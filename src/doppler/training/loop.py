@@ -17,6 +17,7 @@ from doppler.settings import Count, Positive, Settings
 from doppler.tensors import read_tensors, write_tensors
 from doppler.torch_threads import one_torch_thread
 from doppler.training.incumbent import Incumbents
+from doppler.training.optimizer_state import restore_training, tensors_of, training_tensors
 
 FORMAT = "doppler-training-state"
 # Seconds of training that a killed run loses at most.
@@ -185,9 +186,7 @@ class Loop:
     def _save(self, done: int) -> None:
         if self.state is None:
             return
-        tensors = {f"policy/{k}": v for k, v in self.policy.state_dict().items()}
-        for index, moments in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"adam/{index}/{name}": tensor for name, tensor in moments.items()}
+        tensors = training_tensors(self.policy, self.optimizer)
         tensors |= {f"best/{k}": v for k, v in self._best.items()}
         tensors |= {f"incumbent/{k}": v for k, v in self.incumbents.tensors().items()}
         header = {
@@ -221,33 +220,14 @@ class Loop:
             ) from None
 
     def _take_up(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> int:
-        def part(prefix: str) -> dict[str, Tensor]:
-            return {
-                name.removeprefix(prefix): tensor
-                for name, tensor in tensors.items()
-                if name.startswith(prefix)
-            }
-
         done = int(header["done"])
         if not 0 <= done <= self.schedule.updates:
             raise ValueError("more updates are done than the schedule has")
-        self.policy.load_state_dict(part("policy/"))
-        parameters = list(self.policy.parameters())
-        moments: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in part("adam/").items():
-            index, moment = name.split("/")
-            if moment != "step" and tensor.shape != parameters[int(index)].shape:
-                raise ValueError(f"{name} has another shape than its parameter")
-            moments.setdefault(int(index), {})[moment] = tensor
-        adam: dict[str, Any] = self.optimizer.state_dict()
-        if any(each.keys() != {"step", "exp_avg", "exp_avg_sq"} for each in moments.values()):
-            raise ValueError("a moment is missing")
-        adam["state"] = moments
-        self.optimizer.load_state_dict(adam)
-        self.incumbents.restore(header["incumbents"], part("incumbent/"))
+        restore_training(self.policy, self.optimizer, tensors)
+        self.incumbents.restore(header["incumbents"], tensors_of(tensors, "incumbent/"))
         self._sums, self._summed = dict(header["sums"]), int(header["summed"])
         if header["best_score"] is not None:
-            best = part("best/")
+            best = tensors_of(tensors, "best/")
             shapes = {name: each.shape for name, each in self.policy.state_dict().items()}
             if {name: each.shape for name, each in best.items()} != shapes:
                 raise ValueError("the best weights are not the policy's")
