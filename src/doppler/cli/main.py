@@ -54,6 +54,8 @@ def main(arguments: list[str] | None = None) -> None:
             with suppress(OSError):
                 stream.flush()
         os._exit(code)
+    # Nor as the interpreter closes: that takes a fifth of a short command.
+    gc.freeze()
     sys.exit(code)
 
 
