@@ -1,0 +1,1 @@
+"""PyTorch models as graphs: export, sharding, fusion, training steps."""
