@@ -60,7 +60,7 @@ test: $(INSTALLED)  ## Run every test, the slow ones too
 lint: $(INSTALLED)  ## Format, lint, spelling, types, import contracts and stages; changes nothing
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
-	$(BIN)/codespell src tests flows benchmarks scripts docs README.md
+	$(BIN)/codespell src tests flows benchmarks examples scripts docs README.md
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file tests/mypy.ini
 	$(BIN)/lint-imports
@@ -94,5 +94,5 @@ lock: pyproject.toml  ## Resolve all dependencies anew and write requirements.lo
 	$(PYTHON) -m venv build/lock/venv
 	build/lock/venv/bin/python -m pip install --quiet --upgrade pip
 	build/lock/venv/bin/python -m pip install --quiet --disable-pip-version-check --dry-run --ignore-installed \
-		--report build/lock/report.json '.[bench,pipeline,docs,dev]' 'torch==$(TORCH)'
+		--report build/lock/report.json '.[bench,examples,pipeline,docs,dev]' 'torch==$(TORCH)'
 	$(PYTHON) scripts/lock.py build/lock/report.json requirements.lock
