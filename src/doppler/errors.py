@@ -73,6 +73,10 @@ class UnknownNameError(DopplerError):
         return f"unknown {what} {given}: {hint}known are {', '.join(choices)}"
 
 
+class CaptureError(DopplerError):
+    """A model cannot be captured; names the line of the user's code where there is one."""
+
+
 class EngineError(DopplerError):
     """A graph could not be run on real devices.
 

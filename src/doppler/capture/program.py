@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 Slices = tuple[tuple[int, int], ...]
@@ -158,6 +158,14 @@ class Call:
         for argument in (*self.args, *self.kwargs.values()):
             yield from refs_in(argument)
 
+    def with_refs(self, new: Callable[[Ref], Argument]) -> Call:
+        """Return the same call of other tensors."""
+        return replace(
+            self,
+            args=replace_refs(self.args, new),
+            kwargs={key: replace_refs(value, new) for key, value in self.kwargs.items()},
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Output:
@@ -177,6 +185,10 @@ class Output:
     name: str
     meta: TensorMeta
     pieces: tuple[tuple[Ref, Slices], ...]
+
+    def with_refs(self, new: Callable[[Ref], Ref]) -> Output:
+        """Return the same output, made up of other tensors."""
+        return replace(self, pieces=tuple((new(ref), part) for ref, part in self.pieces))
 
 
 @dataclass(frozen=True)

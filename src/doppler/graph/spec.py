@@ -20,11 +20,14 @@ class TensorSpec:
     init : Mapping
         How to fill it for a run with synthetic data, e.g. ``{"kind": "normal", "std": 0.02}``,
         ``{"kind": "one_hot_top_k", ...}`` or ``{"kind": "constant", "value": 1.0}``.
+    dtype : str or None
+        Its name in torch, ``"int64"``. None: the floating-point type of the run.
     """
 
     shape: tuple[int, ...]
     role: str = "input"
     init: Mapping[str, Any] = field(default_factory=lambda: {"kind": "normal", "std": 1.0})
+    dtype: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,174 @@
+"""A PyTorch model as a graph: captured, sharded, fused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from doppler.capture.batch import replicate
+from doppler.capture.export import (
+    ExampleInputs,
+    Exported,
+    Signature,
+    TensorName,
+    export,
+    split_inputs,
+)
+from doppler.capture.fusion import FUSE
+from doppler.capture.lower import lower
+from doppler.capture.sharding import shard_tensors
+from doppler.capture.simplify import simplify
+from doppler.checks import check_name, check_number, check_whole
+from doppler.errors import CaptureError
+from doppler.graph import Graph
+from doppler.messages import shown_value
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+
+#: The ways in which a model can be sharded.
+SHARDS = ("batch", "tensor")
+_MOST = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """A model as a graph.
+
+    Attributes
+    ----------
+    graph : Graph
+        Its tensors are named as the model names its parameters and buffers, and as its forward
+        method names its arguments.
+    constants : dict of str to Tensor
+        Values of the tensors of role ``"constant"``.
+    signature : Signature
+        How the model is called and what it returns.
+    """
+
+    graph: Graph
+    constants: dict[str, Tensor]
+    signature: Signature
+
+
+def capture(
+    model: Module,
+    example_inputs: ExampleInputs,
+    *,
+    shard: Mapping[str, int] | None = None,
+    fusion: float = FUSE,
+    name: str = "",
+) -> Captured:
+    """Make a graph of a model's forward pass. Nothing is computed but shapes.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        In train or eval mode, on any device, also on ``meta``.
+    example_inputs : tuple, or mapping of str
+        Its arguments, or its keyword arguments. Shapes, dtypes and values that are no tensors are
+        those of every call.
+    shard : mapping of str to int, optional
+        ``{"batch": 4}``: four chains, each with a quarter of the first dimension of the inputs,
+        that share parameters. ``{"tensor": 2}``: matrices and attention heads in two parts. Both
+        can be given together.
+    fusion : float
+        Share of the whole work below which a call of an operator is fused into its neighbor; 0:
+        every call is an op.
+    name : str
+        Of the graph; by default that of the model's class.
+
+    Raises
+    ------
+    CaptureError
+        If the model cannot be captured, or not sharded so. The message names the line of the
+        model's code, or the input.
+
+    Examples
+    --------
+    >>> captured = capture(model, (torch.zeros(8, 512),), shard={"batch": 4})  # doctest: +SKIP
+    """
+    ways = check_shard(shard)
+    check_number(fusion, "fusion", 0.0, 1.0)
+    args, kwargs = split_inputs(example_inputs)
+    whole = export(model, args, kwargs, name=name)
+    program, constants = simplify(whole.program, whole.constants)
+    if ways["batch"] > 1:
+        part = export(model, *batch_part(args, kwargs, ways["batch"]), name=name)
+        small, constants = simplify(part.program, part.constants)
+        outputs = {output.name: output.meta for output in program.outputs}
+        program = replicate(shard_tensors(small, ways["tensor"]), program.sources, outputs)
+    else:
+        program = shard_tensors(program, ways["tensor"])
+    graph = lower(program, constants, fusion=fusion, ranges=_ranges(whole, args, kwargs))
+    return Captured(graph, constants, whole.signature)
+
+
+def check_shard(shard: Mapping[str, int] | None) -> dict[str, int]:
+    """Return how often each kind of shard is made, 1 where none is asked for.
+
+    Raises
+    ------
+    CaptureError, UnknownNameError
+        If a kind is not known, or a number is not a whole one >= 1.
+    """
+    if not isinstance(shard, Mapping | None):
+        raise CaptureError(f"shard is {shown_value(shard)}, must be a mapping as {{'batch': 4}}")
+    for kind, ways in (shard or {}).items():
+        check_name(kind, "kind of shards", SHARDS)
+        check_whole(ways, f"shard: {kind}", 1, _MOST, CaptureError)
+    return {kind: int((shard or {}).get(kind, 1)) for kind in SHARDS}
+
+
+def batch_part(
+    args: Sequence[Any], kwargs: Mapping[str, Any], parts: int
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the first of so many parts of the inputs.
+
+    The batch is the first dimension of the first tensor; every tensor whose first dimension is as
+    large is cut.
+
+    Raises
+    ------
+    CaptureError
+        If there is no batch, or it cannot be divided.
+    """
+    import torch
+    from torch.utils import _pytree as pytree
+
+    leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    sizes = [leaf.shape[0] for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.ndim]
+    if not sizes:
+        raise CaptureError("shard: batch: no input has a dimension that could be the batch")
+    if sizes[0] % parts:
+        raise CaptureError(
+            f"shard: batch: a batch of {sizes[0]} cannot be cut into {parts} equal parts"
+        )
+    size = sizes[0] // parts
+    cut = [
+        leaf[:size]
+        if isinstance(leaf, torch.Tensor) and leaf.ndim and leaf.shape[0] == sizes[0]
+        else leaf
+        for leaf in leaves
+    ]
+    found: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_unflatten(cut, spec)
+    return found
+
+
+def _ranges(
+    exported: Exported, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, tuple[int, int]]:
+    """Range of the values of every input of whole numbers, as tokens are."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    ranges = {}
+    leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
+    for leaf, label in zip(leaves, exported.signature.inputs, strict=True):
+        if isinstance(label, TensorName) and isinstance(leaf, torch.Tensor):
+            whole = not (leaf.is_floating_point() or leaf.is_complex())
+            if whole and leaf.numel() and leaf.device.type != "meta":
+                ranges[label.name] = (int(leaf.min()), int(leaf.max()))
+    return ranges

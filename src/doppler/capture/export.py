@@ -1,0 +1,290 @@
+"""A model as a program, by torch.export."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from doppler.capture.fx import Placeholder, read_fx
+from doppler.capture.program import Program
+from doppler.checks import check_type
+from doppler.errors import CaptureError
+from doppler.messages import shown, shown_value
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.export import ExportedProgram
+    from torch.nn import Module
+    from torch.utils._pytree import TreeSpec
+
+#: Positional arguments, or keyword arguments, or both.
+ExampleInputs = Sequence[Any] | Mapping[str, Any]
+
+_LONGEST = 300
+
+
+@dataclass(frozen=True, eq=False)
+class Signature:
+    """How a captured model is called, and what it returns.
+
+    Attributes
+    ----------
+    arguments : TreeSpec
+        Of ``(args, kwargs)``.
+    inputs : tuple of (str or plain value)
+        Of each leaf of the arguments: the name of the source, or the value that was captured.
+    results : TreeSpec
+    outputs : tuple of (str or plain value)
+        Of each leaf of the results: the name of the output, or its value.
+    """
+
+    arguments: TreeSpec
+    inputs: tuple[Any, ...]
+    results: TreeSpec
+    outputs: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorName:
+    """A leaf of the arguments, or of the results, that is a tensor: its name in the program."""
+
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Exported:
+    """What torch.export found out about a model.
+
+    Attributes
+    ----------
+    program : Program
+        Sources of role ``"parameter"`` and ``"buffer"`` have the names that the model gives them.
+    constants : dict of str to Tensor
+    signature : Signature
+    """
+
+    program: Program
+    constants: dict[str, Tensor]
+    signature: Signature
+
+
+def split_inputs(example_inputs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Tell positional from keyword arguments.
+
+    Parameters
+    ----------
+    example_inputs : tensor, sequence, or mapping of str
+        A mapping holds keyword arguments. A sequence holds positional ones. One tensor is the only
+        argument.
+
+    Raises
+    ------
+    CaptureError
+        If it is none of them.
+    """
+    import torch
+
+    if isinstance(example_inputs, torch.Tensor):
+        return (example_inputs,), {}
+    if isinstance(example_inputs, Mapping):
+        if not all(isinstance(key, str) for key in example_inputs):
+            raise CaptureError("example_inputs: the keys of keyword arguments must be strings")
+        return (), dict(example_inputs)
+    if isinstance(example_inputs, tuple | list):
+        return tuple(example_inputs), {}
+    raise CaptureError(
+        f"example_inputs is {shown_value(example_inputs)}, must be a tuple of the model's "
+        "arguments, or a dict of its keyword arguments"
+    )
+
+
+def export(
+    model: Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, *, name: str = ""
+) -> Exported:
+    """Capture the forward pass of a model, in the mode (train or eval) in which it is.
+
+    Nothing is computed but shapes. Calls are functional and as large as torch has them: ``linear``
+    and attention are not taken apart. Autocast and gradient mode are those of the caller.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    args, kwargs
+        What it is called with. Values that are no tensors become part of the program.
+    name : str
+        Of the program; by default that of the model's class.
+
+    Raises
+    ------
+    CaptureError
+        If the model cannot be captured; names the line of its code.
+    """
+    import torch
+
+    check_type(model, torch.nn.Module, "model", CaptureError)
+    name = name or type(model).__name__
+    kwargs = dict(kwargs or {})
+    with torch.no_grad():
+        exported = _export(model, tuple(args), kwargs, name)
+        return _read(model, exported, name, args, kwargs)
+
+
+def _export(
+    model: Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
+) -> ExportedProgram:
+    import torch
+
+    first: Exception | None = None
+    for strict in (False, True):
+        try:
+            with _quiet():
+                exported = torch.export.export(model, args, kwargs, strict=strict)
+                functional: ExportedProgram = exported.run_decompositions({})
+                return functional
+        except Exception as error:
+            # What the second way says is about its own bytecode more than about the model.
+            first = first or error
+    assert first is not None
+    raise explain(first, name) from first
+
+
+def _quiet() -> AbstractContextManager[object]:
+    import logging
+    import warnings
+
+    class Quiet:
+        def __enter__(self) -> None:
+            self.caught = warnings.catch_warnings()
+            self.caught.__enter__()
+            warnings.simplefilter("ignore")
+            self.level = logging.root.manager.disable
+            logging.disable(logging.WARNING)
+
+        def __exit__(self, *error: object) -> None:
+            logging.disable(self.level)
+            self.caught.__exit__(*error)  # type: ignore[arg-type]
+
+    return Quiet()
+
+
+def explain(error: Exception, name: str) -> CaptureError:
+    """Say in one line why a model cannot be captured, where, and what helps."""
+    text = " ".join(str(error).split())
+    where = _where(error) or name
+    kind = type(error).__name__
+    if "GuardOnDataDependent" in kind or "data-dependent" in text or "Unbacked" in text:
+        return CaptureError(
+            f"{where}: what happens next depends on the values of a tensor, and that cannot be "
+            "captured; use torch.where, torch.cond or a mask instead, or keep the module whole "
+            "with doppler.region"
+        )
+    if "which is not a known type" in text:
+        found = text.split("<class '")[-1].split("'")[0]
+        advice = (
+            "call the model with use_cache=False"
+            if "Cache" in found
+            else "register it by torch.export.register_dataclass or torch.utils._pytree"
+        )
+        return CaptureError(f"{where}: the model returns or takes a {found}; {advice}")
+    if "fake impl" in text or "no fake" in text or "meta kernel" in text or "Meta" in kind:
+        return CaptureError(
+            f"{where}: {_short(text)}; give the operator a fake implementation "
+            "(torch.library.register_fake), or keep the module whole with doppler.region"
+        )
+    return CaptureError(
+        f"{where}: cannot be captured ({kind}: {_short(text)}); mend that, or keep the module "
+        "whole with doppler.region"
+    )
+
+
+def _short(text: str) -> str:
+    return shown(text) if not text.isprintable() else text[:_LONGEST]
+
+
+def _where(error: BaseException) -> str:
+    """Name the line of the model at which an error arose, if it did in one: file, line, code."""
+    import torch
+
+    own = (str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).parents[1]) + os.sep)
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        of_model = frame.name == "forward" or "site-packages" not in frame.filename
+        if of_model and not frame.filename.startswith((*own, "<")):
+            return f"{frame.filename}:{frame.lineno}: {(frame.line or '').strip()}"
+    return ""
+
+
+def _read(
+    model: Module,
+    exported: ExportedProgram,
+    name: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Exported:
+    import torch
+    from torch.export.graph_signature import InputKind, OutputKind
+    from torch.utils import _pytree as pytree
+
+    signature = exported.graph_signature
+    tied = _tied(model)
+    placeholders = []
+    user: list[str] = []
+    fixed: dict[str, Tensor] = {}
+    for spec in signature.input_specs:
+        target = str(spec.target)
+        if spec.kind is InputKind.PARAMETER:
+            placeholders.append(Placeholder(tied.get(target, target), "parameter"))
+        elif spec.kind is InputKind.BUFFER:
+            placeholders.append(Placeholder(tied.get(target, target), "buffer"))
+        elif spec.kind is InputKind.CONSTANT_TENSOR:
+            label = f"constant.{target}"
+            placeholders.append(Placeholder(label, "constant"))
+            fixed[label] = exported.constants[target].detach()
+        else:
+            user.append(spec.arg.name)
+            placeholders.append(Placeholder(spec.arg.name, "input"))
+    labels: list[str | None] = []
+    outputs: list[Any] = []
+    for spec in signature.output_specs:
+        if spec.kind is OutputKind.BUFFER_MUTATION:
+            target = str(spec.target)
+            labels.append(f"buffer:{tied.get(target, target)}")
+        elif spec.kind is OutputKind.USER_INPUT_MUTATION:
+            labels.append(f"input:{spec.target}")
+        elif spec.kind is OutputKind.USER_OUTPUT:
+            is_tensor = hasattr(spec.arg, "name") and not hasattr(spec.arg, "value")
+            label = f"output{len(outputs)}"
+            labels.append(label if is_tensor else None)
+            outputs.append(TensorName(label) if is_tensor else spec.arg.value)
+        else:
+            raise CaptureError(f"{name}: an output of kind {spec.kind.name} cannot be captured")
+    program, constants = read_fx(exported.graph_module, placeholders, labels, name)
+    leaves, arguments = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    names = iter(user)
+    inputs: list[Any] = []
+    for leaf in leaves:
+        label = next(names)
+        inputs.append(TensorName(label) if isinstance(leaf, torch.Tensor) else leaf)
+    # An output that the reader did not keep is a plain value.
+    results = exported.call_spec.out_spec
+    assert results is not None
+    return Exported(
+        program,
+        {**fixed, **constants},
+        Signature(arguments, tuple(inputs), results, tuple(outputs)),
+    )
+
+
+def _tied(model: Module) -> dict[str, str]:
+    """Give every further name of a tensor of the model its first name."""
+    first: dict[int, str] = {}
+    names: dict[str, str] = {}
+    for named in (model.named_parameters, model.named_buffers):
+        for name, tensor in named(remove_duplicate=False):
+            names[name] = first.setdefault(id(tensor), name)
+    return names
