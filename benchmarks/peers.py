@@ -108,4 +108,5 @@ class Ops:
             read_tile(self.tensors, value) if isinstance(value, Tile) else next(arguments)
             for value in spec.inputs
         ]
-        return run_op(spec, inputs)
+        result: Tensor = run_op(spec, inputs)
+        return result

@@ -12,16 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-Slices = tuple[tuple[int, int], ...]
+from doppler.graph.dtypes import WIDTHS as WIDTHS
 
-#: Bytes of one element, by the name of the dtype in torch.
-WIDTHS: Mapping[str, int] = {
-    **dict.fromkeys(("bool", "uint8", "int8", "float8_e4m3fn", "float8_e5m2"), 1),
-    **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2),
-    **dict.fromkeys(("int32", "uint32", "float32", "complex32"), 4),
-    **dict.fromkeys(("int64", "uint64", "float64", "complex64"), 8),
-    "complex128": 16,
-}
+Slices = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,25 +4,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from doppler.engine.plan import ExecutionPlan
 from doppler.errors import DeviceMemoryError, EngineError
 from doppler.graph import Graph
-from doppler.graph.execution import compile_op, make_tensors, read_tile
-from doppler.graph.spec import Tile
+from doppler.graph.calls import ATEN
+from doppler.graph.execution import check_executable, compile_op, make_tensors, read_tile
+from doppler.graph.spec import OpSpec, Tile
+from doppler.installed_memory import installed_memory
 from doppler.messages import shown
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+Function = Callable[[Sequence[Any]], Any]
+
 
 class CompiledGraph:
     """The ops of a graph, compiled, and the whole tensors that they read tiles of.
 
+    Parameters
+    ----------
+    graph : Graph
+    tensors : mapping of str to Tensor, optional
+        Whole tensors; made from ``seed`` if left out.
+    seed : int
+    devices : sequence of str
+        Name of torch's device for each device of the backend.
+    most_bytes : float
+        What no tensor may exceed.
+
     Attributes
     ----------
-    functions : list of callable, length ops
+    functions : list, length devices, of list of callable, length ops
     sources : list of tuple of int, length ops
         What each op reads: the id of an op, or -1 - index of a tile.
     tiles : list of Tile
@@ -32,12 +47,19 @@ class CompiledGraph:
     Raises
     ------
     EngineError
-        If the graph has no executable ops, or a tensor is missing or has another shape.
+        If the graph has no executable ops, or a tensor is missing or has another shape or dtype.
+    GraphError
+        If an op cannot run, or would not give what its spec says.
     """
 
-    def __init__(self, graph: Graph, tensors: Mapping[str, Tensor] | None, seed: int) -> None:
-        from torch import Tensor
-
+    def __init__(
+        self,
+        graph: Graph,
+        tensors: Mapping[str, Tensor] | None,
+        seed: int,
+        devices: Sequence[str] = ("cpu",),
+        most_bytes: float = math.inf,
+    ) -> None:
         where = graph.source or graph.name
         if graph.specs is None:
             raise EngineError(
@@ -47,26 +69,15 @@ class CompiledGraph:
             )
         self.graph = graph
         self.tensors = dict(make_tensors(graph, seed) if tensors is None else tensors)
-        for name, spec in graph.tensors.items():
+        for name in graph.tensors:
             if name not in self.tensors:
                 raise EngineError(f"{where}: tensor {shown(name)!r} is not among the tensors given")
-            if not isinstance(self.tensors[name], Tensor):
-                raise EngineError(
-                    f"{where}: tensor {shown(name)!r} is a {type(self.tensors[name]).__name__}, "
-                    "must be a torch tensor"
-                )
-            shape = tuple(self.tensors[name].shape)
-            if shape != tuple(spec.shape):
-                raise EngineError(
-                    f"{where}: tensor {shown(name)!r} has shape {shape}, the graph says "
-                    f"{tuple(spec.shape)}"
-                )
-        width = max((tensor.element_size() for tensor in self.tensors.values()), default=4)
-        self.functions: list[Callable[[Sequence[Tensor]], Tensor]] = []
+            self._check(name, self.tensors[name])
+        check_executable(graph, self.tensors, max(installed_memory(), most_bytes))
+        self.functions = _compile(graph.specs, devices)
         self.sources: list[tuple[int, ...]] = []
         numbers: dict[Tile, int] = {}
         for op_spec in graph.specs:
-            self.functions.append(compile_op(op_spec))
             self.sources.append(
                 tuple(
                     -1 - numbers.setdefault(source, len(numbers))
@@ -75,8 +86,45 @@ class CompiledGraph:
                     for source in op_spec.inputs
                 )
             )
-        self.sizes = [float(math.prod(spec.shape) * width) for spec in graph.specs]
+        width = max(
+            (each.element_size() for each in self.tensors.values() if each.is_floating_point()),
+            default=4,
+        )
+        self.sizes = [
+            size if spec.function == ATEN else float(math.prod(spec.shape) * width)
+            for spec, size in zip(graph.specs, graph.output_bytes.tolist(), strict=True)
+        ]
         self.tiles = list(numbers)
+
+    def _check(self, name: str, tensor: object) -> None:
+        """Hold a whole tensor against what the graph says of it."""
+        from torch import Tensor
+
+        spec = self.graph.tensors[name]
+        label = f"{self.graph.source or self.graph.name}: tensor {shown(name)!r}"
+        if not isinstance(tensor, Tensor):
+            raise EngineError(f"{label} is a {type(tensor).__name__}, must be a torch tensor")
+        shape = tuple(tensor.shape)
+        if shape != tuple(spec.shape):
+            raise EngineError(f"{label} has shape {shape}, the graph says {tuple(spec.shape)}")
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if spec.dtype is not None and dtype != spec.dtype:
+            raise EngineError(f"{label} has dtype {dtype}, the graph says {spec.dtype}")
+
+
+def _compile(specs: Sequence[OpSpec], devices: Sequence[str]) -> list[list[Function]]:
+    """Compile ops for each device, but once for devices and ops that are alike."""
+    on: dict[str, list[Function]] = {}
+    for device in dict.fromkeys(devices):
+        # Ops made from one form share the mapping itself.
+        known: dict[tuple[int, str, int, tuple[int, ...]], Function] = {}
+        on[device] = []
+        for spec in specs:
+            key = (id(spec.attributes), spec.function, len(spec.inputs), tuple(spec.shape))
+            if key not in known:
+                known[key] = compile_op(spec, device)
+            on[device].append(known[key])
+    return [on[device] for device in devices]
 
 
 class TileCache:
@@ -175,3 +223,10 @@ class TileCache:
 
 def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
+
+
+def each_tensor(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """Apply a function to the value of an op: a tensor, or a tuple of tensors and None."""
+    if isinstance(value, tuple):
+        return tuple(None if tensor is None else function(tensor) for tensor in value)
+    return function(value)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from doppler.cluster.device import MAX_DEVICES
 from doppler.cores import core_ids
 from doppler.engine.allocator import keep_freed_memory, return_freed_memory
 from doppler.engine.backend import Backend, Times
-from doppler.engine.compiled_graph import CompiledGraph, TileCache
+from doppler.engine.compiled_graph import CompiledGraph, TileCache, each_tensor
 from doppler.engine.plan import ExecutionPlan
 from doppler.errors import DeviceMemoryError, EngineError
 from doppler.graph import Graph
@@ -66,7 +66,8 @@ class CpuBackend:
     def open(self, graph: Graph, tensors: Mapping[str, Tensor] | None, seed: int) -> CpuDeployment:
         """Compile the ops of a graph."""
         keep_freed_memory()
-        return CpuDeployment(self, CompiledGraph(graph, tensors, seed))
+        devices = ("cpu",) * len(self.device_names)
+        return CpuDeployment(self, CompiledGraph(graph, tensors, seed, devices))
 
     def fault(self, error: BaseException) -> type[EngineError] | None:
         """Recognize what torch says when an allocation fails."""
@@ -152,25 +153,25 @@ class CpuSession:
         """Start the clock."""
         self._zero = perf_counter_ns()
 
-    def launch(self, op: int, device: int) -> Tensor:
+    def launch(self, op: int, device: int) -> Any:
         """Compute an op."""
         self._start[op] = perf_counter_ns()
         held = self.held[device]
-        value = self._functions[op]([held[source] for source in self._sources[op]])
+        value = self._functions[device][op]([held[source] for source in self._sources[op]])
         self._end[op] = perf_counter_ns()
         return value
 
-    def wait(self, op: int, device: int, value: Tensor) -> None:
+    def wait(self, op: int, device: int, value: Any) -> None:
         """Do nothing: a launched op has ended."""
 
     def request(self, op: int, source: int, target: int) -> float:
         """Let the copier come to it."""
         return 0.0
 
-    def copy(self, op: int, source: int, target: int, value: Tensor) -> Tensor:
-        """Copy a tensor to another device's memory."""
+    def copy(self, op: int, source: int, target: int, value: Any) -> Any:
+        """Copy a value to another device's memory."""
         start = perf_counter_ns()
-        copied = value.clone()
+        copied = each_tensor(value, _clone)
         self._sent.append((op, source, target, start, perf_counter_ns()))
         return copied
 
@@ -213,6 +214,10 @@ def _cores_of_devices(n_devices: int, threads: int) -> list[tuple[int, ...]]:
     if len(cores) != n_devices * threads:
         return []
     return [cores[device * threads : (device + 1) * threads] for device in range(n_devices)]
+
+
+def _clone(tensor: Tensor) -> Tensor:
+    return tensor.clone()
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from doppler.cores import cores
 from doppler.engine.allocator import keep_freed_memory, return_freed_memory
 from doppler.engine.backend import Backend, Times
-from doppler.engine.compiled_graph import CompiledGraph, TileCache
+from doppler.engine.compiled_graph import CompiledGraph, TileCache, each_tensor
 from doppler.engine.cpu import CpuSession, is_out_of_memory, known_faults
 from doppler.engine.plan import ExecutionPlan
 from doppler.errors import DeviceLostError, DeviceMemoryError, EngineError
@@ -106,7 +106,8 @@ class CudaBackend:
     def open(self, graph: Graph, tensors: Mapping[str, Tensor] | None, seed: int) -> CudaDeployment:
         """Compile the ops of a graph and make the streams."""
         keep_freed_memory()
-        compiled = CompiledGraph(graph, tensors, seed)
+        most = max(each for each in (0.0, *self.memory) if each < math.inf)
+        compiled = CompiledGraph(graph, tensors, seed, self.device_names, most)
         with known_faults(self):
             return CudaDeployment(self, compiled)
 
@@ -251,7 +252,7 @@ class CudaSession(CpuSession):
                     self._bases[device] = base, perf_counter_ns()
         super().begin()
 
-    def launch(self, op: int, device: int) -> Tensor:
+    def launch(self, op: int, device: int) -> Any:
         """Launch an op, on a GPU without waiting for its end."""
         stream = self._streams.compute[device]
         if stream is None:
@@ -260,41 +261,45 @@ class CudaSession(CpuSession):
         end = _event(timed=True, blocking=self._blocking)
         held = self.held[device]
         start.record(stream)
-        value = self._functions[op]([held[source] for source in self._sources[op]])
+        value = self._functions[device][op]([held[source] for source in self._sources[op]])
         end.record(stream)
         self._device_of[op] = device
         self._events[op] = start, end
         return value
 
-    def wait(self, op: int, device: int, value: Tensor) -> None:
+    def wait(self, op: int, device: int, value: Any) -> None:
         """Wait for the event at the end of an op."""
         events = self._events[op]
         if events is not None:
             events[1].synchronize()
 
-    def copy(self, op: int, source: int, target: int, value: Tensor) -> Tensor:
+    def copy(self, op: int, source: int, target: int, value: Any) -> Any:
         """Copy from GPU to GPU, or by way of pinned memory of the host."""
         start = perf_counter_ns()
+        copied = each_tensor(value, lambda tensor: self._copy(tensor, source, target))
+        self._sent.append((op, source, target, start, perf_counter_ns()))
+        return copied
+
+    def _copy(self, tensor: Tensor, source: int, target: int) -> Tensor:
         leaving, arriving, peers = self._streams.copy(source, target)
         device = self._devices[target]
         if leaving is not None:
-            value.record_stream(leaving)
+            tensor.record_stream(leaving)
         if leaving is not None and not peers:
             import torch
 
-            # Waited for before the value is used: by the host, and by the copy to the next GPU.
-            value = torch.empty_like(value, device="cpu", pin_memory=True).copy_(
-                value, non_blocking=True
+            # Waited for before it is used: by the host, and by the copy to the next GPU.
+            tensor = torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(
+                tensor, non_blocking=True
             )
             self._synchronize(leaving)
         if arriving is not None:
-            if not (peers or value.is_pinned()):
-                value = value.pin_memory()
-            value = value.to(device, non_blocking=True)
-            value.record_stream(self._streams.compute[target])
+            if not (peers or tensor.is_pinned()):
+                tensor = tensor.pin_memory()
+            tensor = tensor.to(device, non_blocking=True)
+            tensor.record_stream(self._streams.compute[target])
             self._synchronize(arriving)
-        self._sent.append((op, source, target, start, perf_counter_ns()))
-        return value
+        return tensor
 
     def close(self) -> None:
         """Drop the tensors of the run, and the events."""

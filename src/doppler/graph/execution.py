@@ -6,26 +6,30 @@ may run ops at the same time. torch is imported when it is first needed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from doppler.errors import GraphError, UnknownNameError
+from doppler.graph.calls import ATEN, check_calls
 from doppler.graph.graph import Graph
 from doppler.graph.spec import OpSpec, TensorSpec, Tile
+from doppler.installed_memory import installed_memory
+from doppler.messages import shown_value
 
 if TYPE_CHECKING:
-    from torch import Generator, Tensor
+    from torch import Generator, Tensor, dtype
 
 Attributes = Mapping[str, Any]
 Function = Callable[[Sequence["Tensor"], Attributes], "Tensor"]
 
 
-def run_op(spec: OpSpec, inputs: Sequence[Tensor]) -> Tensor:
+def run_op(spec: OpSpec, inputs: Sequence[Any]) -> Any:
     """Compute one op; see :func:`compile_op`."""
     return compile_op(spec)(inputs)
 
 
-def compile_op(spec: OpSpec) -> Callable[[Sequence[Tensor]], Tensor]:
+def compile_op(spec: OpSpec, device: str = "cpu") -> Callable[[Sequence[Any]], Any]:
     """Look up once what an op computes.
 
     Parameters
@@ -33,6 +37,8 @@ def compile_op(spec: OpSpec) -> Callable[[Sequence[Tensor]], Tensor]:
     spec : OpSpec
         What to compute. The attribute ``"views"``, if any, holds a shape (or None) for each
         input, to which it is reshaped first.
+    device : str
+        Name of torch's device on which it will run.
 
     Returns
     -------
@@ -42,12 +48,21 @@ def compile_op(spec: OpSpec) -> Callable[[Sequence[Tensor]], Tensor]:
         attributes or the number of inputs do not suit the function, or the result has another
         shape than the spec says; and RuntimeError, from torch, if it cannot compute the op:
         shapes that do not match, or too little memory.
+        Of calls of torch's operators (``"aten"``) the result may be a view of an input; where
+        there are several it is a tuple, and such a tuple may be an input.
 
     Raises
     ------
     UnknownNameError
         If no function has the name.
+    GraphError
+        If a call does not suit its operator.
     """
+    if spec.function == ATEN:
+        from doppler.graph.aten import compile_calls
+
+        check_calls(spec.attributes, len(spec.inputs))
+        return compile_calls(spec.attributes, len(spec.inputs), device)
     function = FUNCTIONS.get(spec.function)
     if function is None:
         raise UnknownNameError("function of an op", spec.function, FUNCTIONS)
@@ -91,7 +106,7 @@ def make_tensors(graph: Graph, seed: int = 0, *, dtype: str = "float32") -> dict
     seed : int
         The same seed gives the same data.
     dtype : str
-        Name of a torch floating-point type.
+        Name of a torch floating-point type, of the tensors that name none themselves.
 
     Returns
     -------
@@ -103,7 +118,8 @@ def make_tensors(graph: Graph, seed: int = 0, *, dtype: str = "float32") -> dict
     UnknownNameError
         If a tensor is to be filled in an unknown way.
     GraphError
-        If ``dtype`` is not the name of a torch floating-point type.
+        If ``dtype`` is not the name of a torch floating-point type, or a tensor cannot be filled
+        in its way or is larger than this machine's memory.
     """
     import torch
 
@@ -112,12 +128,56 @@ def make_tensors(graph: Graph, seed: int = 0, *, dtype: str = "float32") -> dict
         raise GraphError(f"dtype {dtype!r} is not a floating-point type of torch")
     tensors = {}
     for number, (name, spec) in enumerate(sorted(graph.tensors.items())):
-        filler = _FILLERS.get(spec.init["kind"])
+        way = spec.init.get("kind")
+        filler = _FILLERS.get(way) if isinstance(way, str) else None
         if filler is None:
-            raise UnknownNameError(f"initial value of {name}", spec.init["kind"], _FILLERS)
+            raise UnknownNameError(f"initial value of {name}", way, _FILLERS)
+        label = f"{graph.source or graph.name}: tensor {shown_value(name)}"
+        own = _dtype(spec) or kind
+        # Random numbers are made as float32 or int64.
+        size = math.prod(spec.shape) * max(4, own.itemsize)
+        if size > installed_memory():
+            raise GraphError(f"{label} takes {size:.3g} B, more memory than this machine has")
+        if way not in _ANY_TYPE and not (own.is_floating_point or own.is_complex):
+            raise GraphError(
+                f"{label}: the initial value {way!r} is for floating-point types, not for "
+                f"{spec.dtype}; take {' or '.join(map(repr, _ANY_TYPE))}"
+            )
         generator = torch.Generator().manual_seed((seed * 1_000_003 + number) % _SEEDS)
-        tensors[name] = filler(spec, generator).to(kind)
+        try:
+            tensors[name] = filler(spec, generator).to(own)
+        except KeyError as error:
+            raise GraphError(f"{label}: its initial value {way!r} lacks {error}") from None
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            reason = " ".join(str(error).split("\n")[0].split())
+            raise GraphError(f"{label}: its initial value {way!r} is wrong: {reason}") from None
     return tensors
+
+
+def check_executable(
+    graph: Graph, tensors: Mapping[str, Tensor], most_bytes: float | None = None
+) -> None:
+    """Check calls of torch's operators before any op computes; see :mod:`doppler.graph.inference`.
+
+    Parameters
+    ----------
+    graph : Graph
+        With specs.
+    tensors : mapping of str to Tensor
+        Its whole tensors.
+    most_bytes : float, optional
+        No tensor may be larger; by default the memory of this machine.
+
+    Raises
+    ------
+    GraphError
+        If an op cannot run, or does not give what its spec says.
+    """
+    if any(spec.function == ATEN for spec in graph.specs or ()):
+        from doppler.graph.inference import check_ops
+
+        dtypes = {name: tensors[name].dtype for name in graph.tensors}
+        check_ops(graph, dtypes, installed_memory() if most_bytes is None else most_bytes)
 
 
 def run_sequential(
@@ -147,6 +207,7 @@ def run_sequential(
     """
     if graph.specs is None:
         raise GraphError(f"{graph.source or graph.name}: the graph has no executable ops")
+    check_executable(graph, tensors)
     pointers, _ = graph.successors
     waiting = (pointers[1:] - pointers[:-1]).tolist()
     outputs: dict[int, Tensor] = {}
@@ -158,7 +219,7 @@ def run_sequential(
         ]
         try:
             outputs[op] = run_op(spec, inputs)
-        except (RuntimeError, GraphError) as error:
+        except (*_FAULTS, GraphError) as error:
             raise GraphError(f"{graph.name}: op {op} ({graph.names[op]}): {error}") from error
         if keep_all:
             continue
@@ -363,7 +424,10 @@ def _normal(spec: TensorSpec, generator: Generator) -> Tensor:
 def _constant(spec: TensorSpec, generator: Generator) -> Tensor:
     import torch
 
-    return torch.full(spec.shape, float(spec.init["value"]))
+    dtype = _dtype(spec)
+    if dtype is None:
+        return torch.full(spec.shape, float(spec.init["value"]))
+    return torch.full(spec.shape, spec.init["value"], dtype=dtype)
 
 
 def _angles(spec: TensorSpec) -> Tensor:
@@ -410,14 +474,43 @@ def _one_hot_top_k(spec: TensorSpec, generator: Generator) -> Tensor:
     return dispatch
 
 
+def _integers(spec: TensorSpec, generator: Generator) -> Tensor:
+    import torch
+
+    return torch.randint(
+        spec.init.get("low", 0), spec.init["high"], spec.shape, generator=generator
+    )
+
+
+def _values(spec: TensorSpec, generator: Generator) -> Tensor:
+    import torch
+
+    numbers = [float(v["float"]) if isinstance(v, Mapping) else v for v in spec.init["values"]]
+    return torch.tensor(numbers, dtype=_dtype(spec)).reshape(spec.shape)
+
+
+def _dtype(spec: TensorSpec) -> dtype | None:
+    import torch
+
+    return None if spec.dtype is None else getattr(torch, spec.dtype)
+
+
+# What torch raises where it cannot compute an op.
+_FAULTS = (RuntimeError, IndexError, TypeError, ValueError, MemoryError)
+
+# Ways to fill a tensor of any type.
+_ANY_TYPE = ("constant", "integers", "values")
+
 # Seeds of torch are 64 bits.
 _SEEDS = 2**64
 
 _FILLERS: Mapping[str, Callable[[TensorSpec, Generator], Tensor]] = {
     "causal_mask": _causal_mask,
     "constant": _constant,
+    "integers": _integers,
     "normal": _normal,
     "one_hot_top_k": _one_hot_top_k,
     "rotary_cosine": _rotary_cosine,
     "rotary_sine": _rotary_sine,
+    "values": _values,
 }

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from doppler.checks import as_numbers, check_items, check_mapping, check_type, check_whole
+from doppler.checks import (
+    as_numbers,
+    check_items,
+    check_mapping,
+    check_name,
+    check_type,
+    check_whole,
+)
 from doppler.errors import GraphError
+from doppler.graph.calls import ATEN, CallForm, check_calls
+from doppler.graph.dtypes import WIDTHS
 from doppler.graph.order import kahn
-from doppler.graph.spec import OpSpec, TensorSpec, Tile
+from doppler.graph.spec import ROLES, OpSpec, TensorSpec, Tile
 from doppler.messages import is_unicode, shown, shown_value
 
 FloatArray = npt.NDArray[np.float64]
@@ -479,6 +489,9 @@ def _check_executable(graph: Graph, where: str) -> None:
                 f"{where}: tensor {shown_value(name)} has shape "
                 f"{shown_value(tuple(tensor.shape))}; every axis needs at least one element"
             )
+        if tensor.dtype is not None:
+            check_name(tensor.dtype, f"dtype of tensor {shown_value(name)} in {where}", WIDTHS)
+        check_name(tensor.role, f"role of tensor {shown_value(name)} in {where}", ROLES)
     for op, tile in graph.outputs.items():
         check_whole(op, f"{where}: output op", -_INT32_MAX, error=GraphError)
         check_type(tile, Tile, f"{where}: output of op {op}", GraphError)
@@ -511,6 +524,70 @@ def _check_executable(graph: Graph, where: str) -> None:
             f"{where}: op {op} ({shown(graph.names[op])}): its spec reads op "
             f"{shown_value(int(read[at]))}, but there is no edge from it"
         )
+    if any(spec.function == ATEN for spec in graph.specs):
+        _check_calls(graph, where)
+
+
+def _check_calls(graph: Graph, where: str) -> None:
+    """Hold ops that are calls against the ops that they read, and against their costs."""
+    specs = graph.specs
+    assert specs is not None
+    known: dict[tuple[int, int], CallForm] = {}
+    forms: list[CallForm | None] = [None] * graph.n_ops
+
+    def fail(op: int, rule: object) -> NoReturn:
+        raise GraphError(f"{where}: op {op} ({shown(graph.names[op])}): {rule}")
+
+    for op, spec in enumerate(specs):
+        if spec.function == ATEN:
+            # Ops made from one form share the mapping itself.
+            key = (id(spec.attributes), len(spec.inputs))
+            if key not in known:
+                try:
+                    known[key] = check_calls(spec.attributes, len(spec.inputs))
+                except GraphError as error:
+                    fail(op, error)
+            forms[op] = known[key]
+    counts = [1 if form is None else len(form.results) for form in forms]
+    for op, (spec, form) in enumerate(zip(specs, forms, strict=True)):
+        reads = ((at, -1) for at in range(len(spec.inputs))) if form is None else form.reads
+        for at, item in reads:
+            source = spec.inputs[at]
+            count = 1 if isinstance(source, Tile) else counts[source]
+            if count == 1 and item >= 0:
+                fail(op, f"reads item {item} of its input {at}, which is one tensor")
+            if count > 1 and not 0 <= item < count:
+                which = "without an item" if item < 0 else f"item {item}"
+                fail(op, f"reads its input {at} {which}; that is {count} tensors")
+        if form is None:
+            continue
+        if tuple(spec.shape) != form.results[0]:
+            fail(op, f"has shape {tuple(spec.shape)}, its first result {form.results[0]}")
+        if graph.output_bytes[op] != form.bytes:
+            fail(op, f"output bytes are {graph.output_bytes[op]:.0f}, its results {form.bytes}")
+    sizes: dict[str, int] = {}
+    whole: dict[str, list[int]] = {}
+    for op, tile in graph.outputs.items():
+        form = forms[op]
+        if counts[op] > 1:
+            fail(op, f"is an output and has {counts[op]} results, must have one")
+        extents = tuple(stop - start for start, stop in tile.slices)
+        if form is not None and (
+            extents != form.results[0] or any(start < 0 for start, _ in tile.slices)
+        ):
+            fail(op, f"has shape {form.results[0]}, its tile is {shown_value(tile.slices)}")
+        shape = whole.setdefault(tile.tensor, [0] * len(tile.slices))
+        if len(shape) != len(tile.slices):
+            fail(op, f"its tile of {shown_value(tile.tensor)} has another number of axes")
+        shape[:] = (max(extent, stop) for extent, (_, stop) in zip(shape, tile.slices, strict=True))
+        sizes[tile.tensor] = sizes.get(tile.tensor, 0) + math.prod(extents)
+    distinct = set(graph.outputs.values())
+    for name, shape in whole.items():
+        if sizes[name] != math.prod(shape) or len(distinct) < len(graph.outputs):
+            raise GraphError(
+                f"{where}: the tiles of result {shown_value(name)} leave gaps in its shape "
+                f"{shown_value(tuple(shape))}, or overlap"
+            )
 
 
 def _check_tile(tile: Tile, graph: Graph, op: int, where: str) -> None:

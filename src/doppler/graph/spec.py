@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+#: What a whole tensor is to the workload.
+ROLES = ("input", "parameter", "buffer", "constant")
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
@@ -15,13 +18,16 @@ class TensorSpec:
     ----------
     shape : tuple of int
         Extent of each axis.
-    role : str
-        ``"input"`` (given anew each run) or ``"parameter"`` (kept on the device).
+    role : {"input", "parameter", "buffer", "constant"}
+        Given anew with each run; learned; other state of a model; fixed. All but inputs are kept
+        on the device from run to run.
     init : Mapping
-        How to fill it for a run with synthetic data, e.g. ``{"kind": "normal", "std": 0.02}``,
-        ``{"kind": "one_hot_top_k", ...}`` or ``{"kind": "constant", "value": 1.0}``.
+        How to fill it for a run with synthetic data: ``{"kind": "normal", "std": 0.02}``,
+        ``{"kind": "constant", "value": 1.0}``, ``{"kind": "integers", "low": 0, "high": 100}``
+        (``high`` excluded), ``{"kind": "values", "values": (1, 2, 3)}`` (all of them, flat),
+        ``{"kind": "one_hot_top_k", ...}``, ...
     dtype : str or None
-        Its name in torch, ``"int64"``. None: the floating-point type of the run.
+        Type of its elements, by its name in torch; None: the floating-point type of the run.
     """
 
     shape: tuple[int, ...]
@@ -46,12 +52,13 @@ class OpSpec:
     ----------
     function : str
         Name of the torch computation (``"einsum"``, ``"add"``, ``"form"``, ...), one of
-        ``doppler.graph.execution.FUNCTIONS``.
+        ``doppler.graph.execution.FUNCTIONS``; or ``"aten"``: calls of torch's operators, whose form
+        :mod:`doppler.graph.calls` tells.
     inputs : tuple of (int or Tile)
         In argument order: the id of the op whose output is read, or a tile of an input or
         parameter, which is resident before the run starts.
     shape : tuple of int
-        Shape of the output.
+        Shape of the output; of calls that give several, that of the first.
     attributes : Mapping
         JSON-able keyword arguments (the einsum equation, an axis, a scale, ...). Sequences are
         tuples: that is how a file gives them back. ``"views"``, if present, holds for each input

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from doppler.cluster.device import MAX_DEVICES
 from doppler.cores import cores
 from doppler.engine.cuda import local_devices
 from doppler.errors import ClusterError, UnknownNameError
+from doppler.installed_memory import installed_memory
 
 BACKENDS = ("cpu", "cuda")
 
@@ -47,7 +47,7 @@ def memory_of(devices: Sequence[str]) -> list[float]:
     """Bytes of each device; CPU devices share what the machine has equally."""
     import torch
 
-    shared = _system_memory() / max(1, sum(device == "cpu" for device in devices))
+    shared = installed_memory() / max(1, sum(device == "cpu" for device in devices))
     return [
         shared if device == "cpu" else float(torch.cuda.get_device_properties(device).total_memory)
         for device in devices
@@ -87,21 +87,10 @@ def describe(devices: Sequence[str]) -> str:
     )
 
 
-def _system_memory() -> float:
-    installed = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    # A container may have been given less than the machine has.
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        try:
-            installed = min(installed, float(Path("/sys/fs/cgroup", name).read_text("utf-8")))
-        except (OSError, ValueError):
-            continue
-    return installed
-
-
 def _available_memory() -> float:
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         kilobytes = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
-        return min(_system_memory(), float(kilobytes) * 1024)
+        return min(installed_memory(), float(kilobytes) * 1024)
     except (OSError, StopIteration, IndexError, ValueError):
-        return _system_memory() / 2
+        return installed_memory() / 2

@@ -203,7 +203,7 @@ def change(path, value):
         ),
         (["specs", "tiles", 0], ["V"], "op 0 (a): its spec reads tensor 'V', which is not in the "),
         (["specs", "tiles", 0, 1], [0, 5], "op 0 (a): its spec reads ((0, 5), (1, 4)) of tensor "),
-        (["tensors", "x"], 3, "tensors.x: must be a mapping with init, role, shape"),
+        (["tensors", "x"], 3, "tensors.x: must be a mapping with dtype, init, role, shape"),
         (["tensors", "x", "shape"], [0], "tensor 'x' has shape (0,); every axis needs at least o"),
         (["outputs", 0, 0], 4, "output op 4 is missing; ids end at 3"),
         (["outputs", 0], [], "outputs[0] must start with the id of an op, each op once"),

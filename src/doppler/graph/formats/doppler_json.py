@@ -80,6 +80,7 @@ class _Tensor(Strict):
     shape: list[int]
     role: str
     init: dict[str, Any]
+    dtype: str | None = None
 
 
 class _Machine(Strict):
@@ -156,7 +157,7 @@ def read(document: Mapping[str, Any], where: str) -> Graph:
         },
         specs=None if file.specs is None else _read_specs(file.specs, n_ops, where),
         tensors={
-            name: TensorSpec(tuple(each.shape), each.role, _frozen_sequences(each.init))
+            name: TensorSpec(tuple(each.shape), each.role, _frozen_sequences(each.init), each.dtype)
             for name, each in file.tensors.items()
         },
         outputs=_read_outputs(file.outputs, where),
@@ -200,6 +201,7 @@ def write(graph: Graph) -> str:
                 "shape": list(map(int, tensor.shape)),
                 "role": tensor.role,
                 "init": json.loads(_encoded(tensor.init, f"tensor {shown_value(name)}", graph)),
+                **({} if tensor.dtype is None else {"dtype": tensor.dtype}),
             }
             for name, tensor in graph.tensors.items()
         }
