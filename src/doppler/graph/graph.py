@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NoReturn
@@ -16,7 +16,6 @@ from doppler.checks import (
     as_numbers,
     check_items,
     check_mapping,
-    check_name,
     check_type,
     check_whole,
 )
@@ -489,9 +488,9 @@ def _check_executable(graph: Graph, where: str) -> None:
                 f"{where}: tensor {shown_value(name)} has shape "
                 f"{shown_value(tuple(tensor.shape))}; every axis needs at least one element"
             )
+        _check_known(f"{where}: tensor {shown_value(name)}: role", tensor.role, ROLES)
         if tensor.dtype is not None:
-            check_name(tensor.dtype, f"dtype of tensor {shown_value(name)} in {where}", WIDTHS)
-        check_name(tensor.role, f"role of tensor {shown_value(name)} in {where}", ROLES)
+            _check_known(f"{where}: tensor {shown_value(name)}: dtype", tensor.dtype, WIDTHS)
     for op, tile in graph.outputs.items():
         check_whole(op, f"{where}: output op", -_INT32_MAX, error=GraphError)
         check_type(tile, Tile, f"{where}: output of op {op}", GraphError)
@@ -526,6 +525,11 @@ def _check_executable(graph: Graph, where: str) -> None:
         )
     if any(spec.function == ATEN for spec in graph.specs):
         _check_calls(graph, where)
+
+
+def _check_known(label: str, value: object, known: Collection[str]) -> None:
+    if not isinstance(value, str) or value not in known:
+        raise GraphError(f"{label} is {shown_value(value)}, must be one of {', '.join(known)}")
 
 
 def _check_calls(graph: Graph, where: str) -> None:
