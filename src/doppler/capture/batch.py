@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from doppler.capture.operators import is_random
+from doppler.capture.operators import is_random, uses_batch_statistics
 from doppler.capture.program import (
     Call,
     Input,
@@ -54,9 +54,16 @@ def replicate(
     Raises
     ------
     CaptureError
-        If no input has a batch dimension, if inputs differ in how many parts they have, or if an
-        output depends on the batch in a way that cannot be put together.
+        If no input has a batch dimension, if inputs differ in how many parts they have, if an
+        output depends on the batch in a way that cannot be put together, or if something is
+        normalized over the batch.
     """
+    for call in program.calls:
+        if uses_batch_statistics(call):
+            raise CaptureError(
+                f"{program.name}: {call.module or call.name} is normalized over the batch, which "
+                "cannot be sharded then; take another kind of shards, or put it in eval mode"
+            )
     axes = _batch_axes(program, sources)
     counts = {
         sources[name].meta.shape[axis] // program.sources[name].meta.shape[axis]

@@ -19,6 +19,7 @@ from doppler.capture.fusion import FUSE
 from doppler.capture.lower import lower
 from doppler.capture.sharding import shard_tensors
 from doppler.capture.simplify import simplify
+from doppler.capture.training import Loss, export_step
 from doppler.checks import check_name, check_number, check_whole
 from doppler.errors import CaptureError
 from doppler.graph import Graph
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 #: The ways in which a model can be sharded.
 SHARDS = ("batch", "tensor")
+#: How a loss comes of those of the entries of a batch.
+REDUCTIONS = ("mean", "sum")
 _MOST = 4096
 
 
@@ -46,22 +49,28 @@ class Captured:
         Values of the tensors of role ``"constant"``.
     signature : Signature
         How the model is called and what it returns.
+    loss : str
+        Of a training step: name of the output that is the loss.
     """
 
     graph: Graph
     constants: dict[str, Tensor]
     signature: Signature
+    loss: str = ""
 
 
 def capture(
     model: Module,
     example_inputs: ExampleInputs,
     *,
+    training: bool = False,
+    loss: Loss | None = None,
+    reduction: str = "mean",
     shard: Mapping[str, int] | None = None,
     fusion: float = FUSE,
     name: str = "",
 ) -> Captured:
-    """Make a graph of a model's forward pass. Nothing is computed but shapes.
+    """Make a graph of a model's forward pass, or of a training step. Only shapes are computed.
 
     Parameters
     ----------
@@ -70,6 +79,14 @@ def capture(
     example_inputs : tuple, or mapping of str
         Its arguments, or its keyword arguments. Shapes, dtypes and values that are no tensors are
         those of every call.
+    training : bool
+        Also capture the loss and the gradients of the parameters, see
+        :func:`doppler.capture.training.export_step`.
+    loss : callable, optional
+        Takes the loss from what the model returns.
+    reduction : {"mean", "sum"}
+        How the loss comes of those of the parts of a batch that is sharded. The mean is that of
+        equal parts: a loss that leaves out padded tokens is another if parts have not as many.
     shard : mapping of str to int, optional
         ``{"batch": 4}``: four chains, each with a quarter of the first dimension of the inputs,
         that share parameters. ``{"tensor": 2}``: matrices and attention heads in two parts. Both
@@ -92,18 +109,34 @@ def capture(
     """
     ways = check_shard(shard)
     check_number(fusion, "fusion", 0.0, 1.0)
+    check_name(reduction, "reduction", REDUCTIONS)
+    if loss is not None and not training:
+        raise CaptureError("loss is for a training step; say training=True, or leave it out")
     args, kwargs = split_inputs(example_inputs)
-    whole = export(model, args, kwargs, name=name)
+
+    def captured(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Exported:
+        if training:
+            return export_step(model, args, kwargs, loss=loss, name=name)
+        return export(model, args, kwargs, name=name)
+
+    whole = captured(args, kwargs)
     program, constants = simplify(whole.program, whole.constants)
     if ways["batch"] > 1:
-        part = export(model, *batch_part(args, kwargs, ways["batch"]), name=name)
+        part = captured(*batch_part(args, kwargs, ways["batch"]))
         small, constants = simplify(part.program, part.constants)
         outputs = {output.name: output.meta for output in program.outputs}
-        program = replicate(shard_tensors(small, ways["tensor"]), program.sources, outputs)
+        program = replicate(
+            shard_tensors(small, ways["tensor"]),
+            program.sources,
+            outputs,
+            combine=lambda output: (
+                reduction if output.startswith("grad:") or output == part.loss else None
+            ),
+        )
     else:
         program = shard_tensors(program, ways["tensor"])
     graph = lower(program, constants, fusion=fusion, ranges=_ranges(whole, args, kwargs))
-    return Captured(graph, constants, whole.signature)
+    return Captured(graph, constants, whole.signature, whole.loss)
 
 
 def check_shard(shard: Mapping[str, int] | None) -> dict[str, int]:

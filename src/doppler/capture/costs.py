@@ -18,7 +18,9 @@ _PER_ELEMENT: Mapping[str, float] = {
     **dict.fromkeys(("layer_norm", "native_layer_norm", "batch_norm", "group_norm"), 8.0),
     **dict.fromkeys(("native_group_norm", "_native_batch_norm_legit_functional"), 8.0),
     **dict.fromkeys(("_native_batch_norm_legit_no_training", "rms_norm", "_fused_rms_norm"), 8.0),
-    **dict.fromkeys(("gelu_backward", "native_layer_norm_backward", "silu_backward"), 10.0),
+    **dict.fromkeys(("gelu_backward", "silu_backward", "native_batch_norm_backward"), 10.0),
+    **dict.fromkeys(("native_layer_norm_backward", "native_group_norm_backward"), 10.0),
+    **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), 4.0),
 }
 
 
@@ -93,9 +95,15 @@ def _convolution(call: Call, shapes: Sequence[Shape], results: Sequence[Shape]) 
 
 
 def _convolution_backward(call: Call, shapes: Sequence[Shape], results: Sequence[Shape]) -> float:
-    gradient, _, weight = shapes[:3]
+    gradient, given, weight = shapes[:3]
     wanted = call.args[10] if len(call.args) > 10 else (True, True, True)
-    return 2.0 * math.prod(gradient) * math.prod(weight[1:]) * sum(map(bool, wanted[:2]))
+    transposed = len(call.args) > 7 and call.args[7] is True
+    return (
+        2.0
+        * math.prod(given if transposed else gradient)
+        * math.prod(weight[1:])
+        * sum(map(bool, wanted[:2]))
+    )
 
 
 def _attention(call: Call, shapes: Sequence[Shape], results: Sequence[Shape]) -> float:

@@ -66,10 +66,34 @@ class Exported:
         Sources of role ``"parameter"`` and ``"buffer"`` have the names that the model gives them.
     constants : dict of str to Tensor
     signature : Signature
+    loss : str
+        Name of the output that is the loss, of a training step.
     """
 
     program: Program
     constants: dict[str, Tensor]
+    signature: Signature
+    loss: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Interface:
+    """What goes into an exported program and what comes out of it.
+
+    Attributes
+    ----------
+    placeholders : list of Placeholder
+        One for each argument of its graph.
+    labels : list of (str or None)
+        Name of each output of its graph; None for one that is no tensor.
+    fixed : dict of str to Tensor
+        Values of the placeholders of role ``"constant"``.
+    signature : Signature
+    """
+
+    placeholders: list[Placeholder]
+    labels: list[str | None]
+    fixed: dict[str, Tensor]
     signature: Signature
 
 
@@ -130,22 +154,44 @@ def export(
     name = name or type(model).__name__
     kwargs = dict(kwargs or {})
     with torch.no_grad():
-        exported = _export(model, tuple(args), kwargs, name)
-        return _read(model, exported, name, args, kwargs)
+        exported = trace(model, tuple(args), kwargs, name, functional=True)
+        interface = describe(model, exported, name, args, kwargs)
+        program, constants = read_fx(
+            exported.graph_module, interface.placeholders, interface.labels, name
+        )
+    return Exported(program, {**interface.fixed, **constants}, interface.signature)
 
 
-def _export(
-    model: Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
+def trace(
+    model: Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    name: str,
+    *,
+    functional: bool,
 ) -> ExportedProgram:
+    """Export a model, first as Python runs it, then by its bytecode.
+
+    Parameters
+    ----------
+    model, args, kwargs, name
+        As for :func:`export`.
+    functional : bool
+        Whether writes are replaced, and with them what is needed for gradients: where they are off.
+
+    Raises
+    ------
+    CaptureError
+        If the model cannot be captured.
+    """
     import torch
 
     first: Exception | None = None
     for strict in (False, True):
         try:
-            with _quiet():
+            with quiet():
                 exported = torch.export.export(model, args, kwargs, strict=strict)
-                functional: ExportedProgram = exported.run_decompositions({})
-                return functional
+                return exported.run_decompositions({}) if functional else exported
         except Exception as error:
             # What the second way says is about its own bytecode more than about the model.
             first = first or error
@@ -153,7 +199,8 @@ def _export(
     raise explain(first, name) from first
 
 
-def _quiet() -> AbstractContextManager[object]:
+def quiet() -> AbstractContextManager[object]:
+    """Keep torch's warnings and log to itself while it traces."""
     import logging
     import warnings
 
@@ -219,13 +266,20 @@ def _where(error: BaseException) -> str:
     return ""
 
 
-def _read(
+def describe(
     model: Module,
     exported: ExportedProgram,
     name: str,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-) -> Exported:
+) -> Interface:
+    """Name the tensors that an exported program reads and returns, as the model names them.
+
+    Raises
+    ------
+    CaptureError
+        If it returns something that is neither a tensor nor a plain value.
+    """
     import torch
     from torch.export.graph_signature import InputKind, OutputKind
     from torch.utils import _pytree as pytree
@@ -263,20 +317,16 @@ def _read(
             outputs.append(TensorName(label) if is_tensor else spec.arg.value)
         else:
             raise CaptureError(f"{name}: an output of kind {spec.kind.name} cannot be captured")
-    program, constants = read_fx(exported.graph_module, placeholders, labels, name)
     leaves, arguments = pytree.tree_flatten((tuple(args), dict(kwargs)))
     names = iter(user)
     inputs: list[Any] = []
     for leaf in leaves:
         label = next(names)
         inputs.append(TensorName(label) if isinstance(leaf, torch.Tensor) else leaf)
-    # An output that the reader did not keep is a plain value.
     results = exported.call_spec.out_spec
     assert results is not None
-    return Exported(
-        program,
-        {**fixed, **constants},
-        Signature(arguments, tuple(inputs), results, tuple(outputs)),
+    return Interface(
+        placeholders, labels, fixed, Signature(arguments, tuple(inputs), results, tuple(outputs))
     )
 
 

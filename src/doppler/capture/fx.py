@@ -193,7 +193,8 @@ class _Reader:
                 return
             raise self.refused(node, f"{op}, whose result is no tensor ({type(value).__name__})")
         results = tuple(self.meta(each, node) if _is_tensor(each) else None for each in entries)
-        stack = node.meta.get("nn_module_stack") or {}
+        # A call of the backward pass has the module of the call whose gradient it is.
+        stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
         module = next((path for path, _ in reversed(stack.values())), "")
         module = module.removeprefix("L['self'].").removeprefix("L['self']")
         self.calls.append(

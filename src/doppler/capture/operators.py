@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from doppler.capture.program import Call
+
 if TYPE_CHECKING:
     from torch._ops import OpOverload
 
@@ -64,3 +66,13 @@ def is_random(op: str) -> bool:
 def is_check(op: str) -> bool:
     """Whether an operator only asserts something."""
     return op.split(".")[1] in _CHECKS
+
+
+def uses_batch_statistics(call: Call) -> bool:
+    """Whether a call normalizes by the mean and variance of the whole batch, as in training."""
+    found = overload(call.op) if "batch_norm" in call.op and "backward" not in call.op else None
+    if found is None:
+        return False
+    names = [argument.name for argument in found._schema.arguments]
+    given = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
+    return given.get("training") is True
