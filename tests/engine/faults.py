@@ -38,9 +38,13 @@ class FaultyBackend:
         self.memory = self.backend.memory
 
     def open(
-        self, graph: Graph, tensors: Mapping[str, Tensor] | None, seed: int
+        self,
+        graph: Graph,
+        tensors: Mapping[str, Tensor] | None,
+        seed: int,
+        share: bool = False,
     ) -> FaultyDeployment:
-        return FaultyDeployment(self, self.backend.open(graph, tensors, seed))
+        return FaultyDeployment(self, self.backend.open(graph, tensors, seed, share))
 
     def fault(self, error: BaseException) -> type[EngineError] | None:
         return self.backend.fault(error)
@@ -51,6 +55,7 @@ class FaultyDeployment:
         self.backend = backend
         self.deployment = deployment
         self.close = deployment.close
+        self.replace = deployment.replace
 
     def start(self, plan: ExecutionPlan) -> Session:
         session: Any = self.deployment.start(plan)

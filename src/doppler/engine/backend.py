@@ -63,6 +63,9 @@ class Session(Protocol):
     at_once : float
         Outputs of at most so many bytes are small: the worker copies them itself, for it would take
         longer to wake a copier.
+    in_order : bool
+        Whether ops of one device may be launched one after another in the thread that called
+        ``run``, and only the last be waited for.
     """
 
     held: list[dict[int, Any]]
@@ -70,9 +73,16 @@ class Session(Protocol):
     sizes: list[float]
     depth: list[int]
     at_once: float
+    in_order: bool
 
     def on_device(self, device: int) -> AbstractContextManager[object]:
         """Surround everything that a worker thread does."""
+
+    def in_caller(self, device: int) -> AbstractContextManager[object]:
+        """Surround a run on one device in the thread that called ``run``, and leave it as it was.
+
+        Called only where ``in_order``.
+        """
 
     def on_link(self, source: int, target: int) -> AbstractContextManager[object]:
         """Surround everything that a copier thread does, given one of its links."""
@@ -126,6 +136,15 @@ class Deployment(Protocol):
             If they do not fit.
         """
 
+    def replace(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take other whole tensors from the next run on; all or, if one does not suit, none.
+
+        Raises
+        ------
+        EngineError
+            If the graph has no such tensor, or it is of another shape or dtype.
+        """
+
     def close(self) -> None:
         """Give the memory back."""
 
@@ -145,7 +164,13 @@ class Backend(Protocol):
     def memory(self) -> tuple[float, ...]:
         """Bytes that each device may hold; infinite where it is not limited."""
 
-    def open(self, graph: Graph, tensors: Mapping[str, Tensor] | None, seed: int) -> Deployment:
+    def open(
+        self,
+        graph: Graph,
+        tensors: Mapping[str, Tensor] | None,
+        seed: int,
+        share: bool = False,
+    ) -> Deployment:
         """Load a graph.
 
         Parameters
@@ -154,6 +179,8 @@ class Backend(Protocol):
         tensors : mapping of str to Tensor, optional
             Whole inputs and parameters; made from the seed where left out.
         seed : int
+        share : bool
+            Whether what lies on the device where it is needed is used without a copy.
 
         Raises
         ------

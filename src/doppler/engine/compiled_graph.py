@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from doppler.engine.plan import ExecutionPlan
-from doppler.errors import DeviceMemoryError, EngineError
+from doppler.errors import DeviceMemoryError, EngineError, UnknownNameError
 from doppler.graph import Graph
 from doppler.graph.calls import ATEN
 from doppler.graph.execution import check_executable, compile_op, make_tensors, read_tile
@@ -96,20 +96,45 @@ class CompiledGraph:
         ]
         self.tiles = list(numbers)
 
+    def replace(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take other whole tensors in the place of those of the same names; all or none.
+
+        Raises
+        ------
+        EngineError
+            If one is not known, or of another shape or dtype.
+        """
+        for name, tensor in tensors.items():
+            if name not in self.graph.tensors:
+                raise UnknownNameError(
+                    f"tensor of {self.graph.source or self.graph.name}", name, self.graph.tensors
+                )
+            self._check(name, tensor)
+            usual = self.tensors[name].dtype
+            if tensor.dtype != usual:
+                raise self._wrong(name, f"has dtype {tensor.dtype}, and had {usual} before")
+        self.tensors.update(tensors)
+
     def _check(self, name: str, tensor: object) -> None:
         """Hold a whole tensor against what the graph says of it."""
+        import torch
         from torch import Tensor
 
         spec = self.graph.tensors[name]
-        label = f"{self.graph.source or self.graph.name}: tensor {shown(name)!r}"
         if not isinstance(tensor, Tensor):
-            raise EngineError(f"{label} is a {type(tensor).__name__}, must be a torch tensor")
+            raise self._wrong(name, f"is a {type(tensor).__name__}, must be a torch tensor")
         shape = tuple(tensor.shape)
         if shape != tuple(spec.shape):
-            raise EngineError(f"{label} has shape {shape}, the graph says {tuple(spec.shape)}")
+            raise self._wrong(name, f"has shape {shape}, the graph says {tuple(spec.shape)}")
         dtype = str(tensor.dtype).removeprefix("torch.")
         if spec.dtype is not None and dtype != spec.dtype:
-            raise EngineError(f"{label} has dtype {dtype}, the graph says {spec.dtype}")
+            raise self._wrong(name, f"has dtype {dtype}, the graph says {spec.dtype}")
+        if tensor.layout != torch.strided or tensor.device.type == "meta":
+            raise self._wrong(name, "is sparse or has no values, must be a dense tensor")
+
+    def _wrong(self, name: str, what: str) -> EngineError:
+        where = self.graph.source or self.graph.name
+        return EngineError(f"{where}: tensor {shown(name)!r} {what}")
 
 
 def _compile(specs: Sequence[OpSpec], devices: Sequence[str]) -> list[list[Function]]:
@@ -137,7 +162,7 @@ class TileCache:
     memory : tuple of float
         Bytes of each device.
     place : callable
-        Copies a tensor to a device.
+        Brings a tensor to a device.
     """
 
     def __init__(
@@ -152,6 +177,14 @@ class TileCache:
         self._memory = memory
         self._place = place
         self._placed: list[dict[int, Tensor]] = [{} for _ in device_names]
+        self._sizes = {
+            -1 - index: tile_bytes(tile, compiled.tensors[tile.tensor])
+            for index, tile in enumerate(compiled.tiles)
+        }
+        self._keys: dict[str, list[int]] = {}
+        for index, tile in enumerate(compiled.tiles):
+            self._keys.setdefault(tile.tensor, []).append(-1 - index)
+        self._needs: tuple[ExecutionPlan | None, list[dict[int, int]], list[float]] = None, [], []
 
     def arrange(self, plan: ExecutionPlan) -> tuple[list[dict[int, Tensor]], list[float]]:
         """Bring to every device what its ops read.
@@ -168,16 +201,26 @@ class TileCache:
         DeviceMemoryError
             If they do not fit; nothing that other plans left there counts.
         """
-        readers: list[dict[int, int]] = [{} for _ in self._names]
-        for op, (device, sources) in enumerate(
-            zip(plan.devices, self._compiled.sources, strict=True)
-        ):
-            for source in sources:
-                if source < 0:
-                    readers[device].setdefault(source, op)
+        known, readers, resident = self._needs
+        if known is not plan:
+            readers = [{} for _ in self._names]
+            for op, (device, sources) in enumerate(
+                zip(plan.devices, self._compiled.sources, strict=True)
+            ):
+                for source in sources:
+                    if source < 0:
+                        readers[device].setdefault(source, op)
+            resident = [float(sum(map(self._sizes.__getitem__, keys))) for keys in readers]
+            self._needs = plan, readers, resident
         held = [self._arrange(device, needed) for device, needed in enumerate(readers)]
-        resident = [float(sum(map(_bytes, tiles.values()))) for tiles in held]
-        return held, resident
+        return held, list(resident)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Forget the tiles of some tensors."""
+        for name in names:
+            for key in self._keys.get(name, ()):
+                for placed in self._placed:
+                    placed.pop(key, None)
 
     def clear(self) -> None:
         """Forget all tiles."""
@@ -186,26 +229,27 @@ class TileCache:
     def _arrange(self, device: int, readers: dict[int, int]) -> dict[int, Tensor]:
         placed, compiled = self._placed[device], self._compiled
         new = [key for key in readers if key not in placed]
-        views = {key: read_tile(compiled.tensors, compiled.tiles[-1 - key]) for key in new}
-        limit = self._memory[device]
-        if sum(map(_bytes, placed.values())) + sum(map(_bytes, views.values())) > limit:
-            self._forget(device, readers)
-        total = sum(map(_bytes, placed.values()))
-        for key, view in views.items():
-            total += _bytes(view)
-            if total > limit:
-                raise self._too_much(device, readers[key], f"its {limit:.0f} B are not enough")
-            try:
-                placed[key] = self._place(view, device)
-            except DeviceMemoryError:
-                self._forget(device, readers)
+        if new:
+            sizes, limit = self._sizes, self._memory[device]
+            if sum(map(sizes.__getitem__, placed)) + sum(map(sizes.__getitem__, new)) > limit:
+                self._keep(device, readers)
+            total = sum(map(sizes.__getitem__, placed))
+            for key in new:
+                total += sizes[key]
+                if total > limit:
+                    raise self._too_much(device, readers[key], f"its {limit:.0f} B are not enough")
+                view = read_tile(compiled.tensors, compiled.tiles[-1 - key])
                 try:
                     placed[key] = self._place(view, device)
-                except DeviceMemoryError as error:
-                    raise self._too_much(device, readers[key], str(error)) from error
+                except DeviceMemoryError:
+                    self._keep(device, readers)
+                    try:
+                        placed[key] = self._place(view, device)
+                    except DeviceMemoryError as error:
+                        raise self._too_much(device, readers[key], str(error)) from error
         return {key: placed[key] for key in readers}
 
-    def _forget(self, device: int, readers: dict[int, int]) -> None:
+    def _keep(self, device: int, readers: dict[int, int]) -> None:
         """Free the tiles that only other plans need."""
         placed = self._placed[device]
         for key in [key for key in placed if key not in readers]:
@@ -221,8 +265,9 @@ class TileCache:
         )
 
 
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+def tile_bytes(tile: Tile, tensor: Tensor) -> int:
+    """Bytes of a tile of a whole tensor."""
+    return math.prod(stop - start for start, stop in tile.slices) * tensor.element_size()
 
 
 def each_tensor(value: Any, function: Callable[[Tensor], Tensor]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -63,11 +63,17 @@ class CpuBackend:
         self.memory = (float(memory),) * n_devices
         self.threads = threads
 
-    def open(self, graph: Graph, tensors: Mapping[str, Tensor] | None, seed: int) -> CpuDeployment:
+    def open(
+        self,
+        graph: Graph,
+        tensors: Mapping[str, Tensor] | None,
+        seed: int,
+        share: bool = False,
+    ) -> CpuDeployment:
         """Compile the ops of a graph."""
         keep_freed_memory()
         devices = ("cpu",) * len(self.device_names)
-        return CpuDeployment(self, CompiledGraph(graph, tensors, seed, devices))
+        return CpuDeployment(self, CompiledGraph(graph, tensors, seed, devices), share)
 
     def fault(self, error: BaseException) -> type[EngineError] | None:
         """Recognize what torch says when an allocation fails."""
@@ -77,15 +83,21 @@ class CpuBackend:
 class CpuDeployment:
     """A graph on CPU devices."""
 
-    def __init__(self, backend: CpuBackend, compiled: CompiledGraph) -> None:
+    def __init__(self, backend: CpuBackend, compiled: CompiledGraph, share: bool) -> None:
         self._backend = backend
         self._compiled = compiled
+        self._share = share
         self._tiles = TileCache(compiled, backend.device_names, backend.memory, self._place)
 
     def start(self, plan: ExecutionPlan) -> CpuSession:
         """Place the tiles that the plan reads."""
         held, resident = self._tiles.arrange(plan)
         return CpuSession(self._compiled, held, resident, self._backend.threads)
+
+    def replace(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take other whole tensors, and forget the tiles of the old ones."""
+        self._compiled.replace(tensors)
+        self._tiles.forget(tensors)
 
     def close(self) -> None:
         """Give the memory of the tiles back."""
@@ -95,8 +107,11 @@ class CpuDeployment:
     def _place(self, tensor: Tensor, device: int) -> Tensor:
         import torch
 
+        tile = tensor.detach()
+        if self._share and tile.is_contiguous() and tile.device.type == "cpu":
+            return tile
         with known_faults(self._backend):
-            return tensor.detach().clone(memory_format=torch.contiguous_format)
+            return tile.to("cpu", memory_format=torch.contiguous_format, copy=True)
 
 
 class CpuSession:
@@ -115,6 +130,7 @@ class CpuSession:
         self.sizes = compiled.sizes
         self.depth = [1] * len(held)
         self.at_once = _SMALL_BYTES
+        self.in_order = True
         self._threads = threads
         self._cores = _cores_of_devices(len(held), threads)
         self._outputs = compiled.graph.outputs
@@ -135,6 +151,21 @@ class CpuSession:
             os.sched_setaffinity(0, self._cores[device])
         with torch.no_grad():
             yield
+
+    @contextmanager
+    def in_caller(self, device: int) -> Iterator[None]:
+        """Compute with the threads of the device, and as a new thread would: without autocast."""
+        import torch
+
+        usual = self._threads
+        if torch.get_num_threads() != usual:
+            usual = set_torch_threads(self._threads)
+        try:
+            with torch.no_grad(), _no_autocast():
+                yield
+        finally:
+            if usual != self._threads:
+                set_torch_threads(usual)
 
     @contextmanager
     def on_link(self, source: int, target: int) -> Iterator[None]:
@@ -214,6 +245,16 @@ def _cores_of_devices(n_devices: int, threads: int) -> list[tuple[int, ...]]:
     if len(cores) != n_devices * threads:
         return []
     return [cores[device * threads : (device + 1) * threads] for device in range(n_devices)]
+
+
+def _no_autocast() -> AbstractContextManager[object]:
+    import torch
+
+    scope = ExitStack()
+    for kind in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(kind):
+            scope.enter_context(torch.autocast(kind, enabled=False))
+    return scope
 
 
 def _clone(tensor: Tensor) -> Tensor:

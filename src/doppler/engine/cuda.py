@@ -103,13 +103,19 @@ class CudaBackend:
         # A worker that polls learns soonest that an op has ended, if there is a core for it.
         self.polls = cores() > 2 * n_used
 
-    def open(self, graph: Graph, tensors: Mapping[str, Tensor] | None, seed: int) -> CudaDeployment:
+    def open(
+        self,
+        graph: Graph,
+        tensors: Mapping[str, Tensor] | None,
+        seed: int,
+        share: bool = False,
+    ) -> CudaDeployment:
         """Compile the ops of a graph and make the streams."""
         keep_freed_memory()
         most = max(each for each in (0.0, *self.memory) if each < math.inf)
         compiled = CompiledGraph(graph, tensors, seed, self.device_names, most)
         with known_faults(self):
-            return CudaDeployment(self, compiled)
+            return CudaDeployment(self, compiled, share)
 
     def fault(self, error: BaseException) -> type[EngineError] | None:
         """Recognize exhausted memory and every other error of the CUDA run-time.
@@ -127,9 +133,10 @@ class CudaBackend:
 class CudaDeployment:
     """A graph on GPUs: tiles, and streams that all runs share, as memory belongs to streams."""
 
-    def __init__(self, backend: CudaBackend, compiled: CompiledGraph) -> None:
+    def __init__(self, backend: CudaBackend, compiled: CompiledGraph, share: bool) -> None:
         self._backend = backend
         self._compiled = compiled
+        self._share = share
         self._tiles = TileCache(compiled, backend.device_names, backend.memory, self._place)
         self._streams = Streams(backend.devices)
 
@@ -137,6 +144,11 @@ class CudaDeployment:
         """Place the tiles that the plan reads."""
         held, resident = self._tiles.arrange(plan)
         return CudaSession(self._backend, self._compiled, held, resident, self._streams)
+
+    def replace(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take other whole tensors, and forget the tiles of the old ones."""
+        self._compiled.replace(tensors)
+        self._tiles.forget(tensors)
 
     def close(self) -> None:
         """Give the memory of the tiles back."""
@@ -146,12 +158,12 @@ class CudaDeployment:
     def _place(self, tensor: Tensor, device: int) -> Tensor:
         import torch
 
+        tile = tensor.detach()
+        target = self._backend.devices[device]
+        if self._share and tile.is_contiguous() and tile.device == target:
+            return tile
         with known_faults(self._backend):
-            tile = tensor.detach().contiguous()
-            target = self._backend.devices[device]
-            if target == tile.device:
-                return tile.clone(memory_format=torch.contiguous_format)
-            return tile.to(target)
+            return tile.to(target, memory_format=torch.contiguous_format, copy=True)
 
 
 class Streams:
@@ -224,6 +236,15 @@ class CudaSession(CpuSession):
                 yield
             return
         with torch.no_grad(), torch.cuda.stream(stream):
+            yield
+
+    @contextmanager
+    def in_caller(self, device: int) -> Iterator[None]:
+        """Compute on the stream of the device."""
+        import torch
+
+        stream = self._streams.compute[device]
+        with super().in_caller(device), torch.cuda.stream(stream):
             yield
 
     @contextmanager

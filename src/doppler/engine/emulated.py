@@ -67,7 +67,11 @@ class EmulatedBackend:
         self._runs = count()
 
     def open(
-        self, graph: Graph, tensors: Mapping[str, Tensor] | None, seed: int
+        self,
+        graph: Graph,
+        tensors: Mapping[str, Tensor] | None,
+        seed: int,
+        share: bool = False,
     ) -> EmulatedDeployment:
         """Check that the graph is the problem's; tensors are not used."""
         known = self.problem.graph
@@ -144,6 +148,9 @@ class EmulatedDeployment:
                 )
         return session
 
+    def replace(self, tensors: Mapping[str, Tensor]) -> None:
+        """Do nothing: tensors are not used."""
+
     def close(self) -> None:
         """Do nothing: there are no tensors."""
 
@@ -162,6 +169,7 @@ class EmulatedSession:
         self.sizes = arrays.output_bytes.tolist()
         self.depth = [1] * n_devices
         self.at_once = -1.0
+        self.in_order = False
         self._seconds, self._moving = backend.draw(plan)
         self._producers = plan.producers
         self._channel = arrays.channel.tolist()
@@ -180,6 +188,10 @@ class EmulatedSession:
         self._aborted = False
 
     def on_device(self, device: int) -> AbstractContextManager[object]:
+        """Need nothing."""
+        return nullcontext()
+
+    def in_caller(self, device: int) -> AbstractContextManager[object]:
         """Need nothing."""
         return nullcontext()
 

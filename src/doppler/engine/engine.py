@@ -15,6 +15,7 @@ from doppler.checks import check_number, check_seed, check_type
 from doppler.engine.backend import Backend, Deployment, Times
 from doppler.engine.executor import Executor
 from doppler.engine.plan import ExecutionPlan, Neighbors, make_execution_plan
+from doppler.engine.single import Course, make_course, run_course
 from doppler.engine.switch_interval import short_switch_interval
 from doppler.errors import EngineError, UnknownNameError
 from doppler.graph import Graph
@@ -69,6 +70,10 @@ class Engine:
         Whole inputs and parameters; by default synthetic ones, made from ``seed``.
     seed : int
         Of the synthetic tensors.
+    share : bool
+        Whether tensors that lie where they are needed (on the CPU for devices of the CPU, on
+        ``cuda:0`` for that) are used as they are. By default they are copied, and what becomes of
+        them afterwards is not seen. No op writes to them; a result may be a view of one.
 
     Raises
     ------
@@ -83,6 +88,7 @@ class Engine:
         *,
         tensors: Mapping[str, Tensor] | None = None,
         seed: int = 0,
+        share: bool = False,
     ) -> None:
         self.graph = check_type(graph, Graph, "graph")
         self.backend = backend
@@ -90,17 +96,29 @@ class Engine:
             raise EngineError(f"backend is {shown_value(backend)}, must be a Backend")
         check_seed(seed)
         self._edges = Neighbors(graph)
-        self._deployment: Deployment | None = backend.open(graph, tensors, seed)
+        self._deployment: Deployment | None = backend.open(graph, tensors, seed, share)
         self._turn = threading.Lock()
+        # Of the last placement: it is often run again.
+        self._prepared: tuple[Placement, str, ExecutionPlan, Course | None] | None = None
 
     def run(
-        self, placement: Placement, *, runtime: str = "priority", timeout: float | None = None
+        self,
+        placement: Placement,
+        *,
+        tensors: Mapping[str, Tensor] | None = None,
+        runtime: str = "priority",
+        timeout: float | None = None,
     ) -> Execution:
         """Run the graph once.
+
+        Where all ops lie on one device and there is no timeout, they run in the calling thread.
 
         Parameters
         ----------
         placement : Placement
+        tensors : mapping of str to Tensor, optional
+            Whole tensors that take the place of the engine's from this run on: new inputs, changed
+            parameters. All others stay where they are.
         runtime : {"priority", "fifo"}
             Whether ready ops go by the placement's priority, or first ready, first run.
         timeout : float, optional
@@ -114,29 +132,45 @@ class Engine:
         ------
         PlacementError
             If the placement does not suit the graph and the devices.
+        UnknownNameError
+            If the graph has no tensor of a name.
         EngineError
+            If a tensor is of another shape or dtype; then none has taken its place.
             If an op or a transfer fails, memory does not suffice, a device is lost or the time is
             up: OpError, TransferError, DeviceMemoryError, DeviceLostError, RunTimeoutError. The
             message names the op and the device. The engine can be used again.
         """
-        check_type(placement, Placement, "placement")
-        placement.validate_on(self.graph, len(self.backend.device_names))
         if timeout is not None:
             timeout = check_number(timeout, "timeout", 0, threading.TIMEOUT_MAX, above=True)
-        plan = make_execution_plan(self._edges, placement, runtime)
+        plan, course = self._prepare(placement, runtime)
         with self._turn:
             if self._deployment is None:
                 raise EngineError(f"{self.graph.name}: the engine is closed; make another")
+            if tensors:
+                self._deployment.replace(tensors)
             session = self._deployment.start(plan)
             try:
-                run = Executor(self.graph, self.backend, session, plan)
-                with short_switch_interval():
-                    run.execute(timeout)
+                if course is not None and timeout is None and session.in_order:
+                    peak = run_course(self.graph, self.backend, session, course)
+                else:
+                    run = Executor(self.graph, self.backend, session, plan)
+                    with short_switch_interval():
+                        run.execute(timeout)
+                    peak = run.peak
                 trace = _trace(session.times(), plan, self.backend)
                 outputs = session.results()
             finally:
                 session.close()
-        return Execution(trace.makespan, trace, outputs, np.array(run.peak), self.backend.name)
+        return Execution(trace.makespan, trace, outputs, np.array(peak), self.backend.name)
+
+    def _prepare(self, placement: Placement, runtime: str) -> tuple[ExecutionPlan, Course | None]:
+        known = self._prepared
+        if known is None or known[0] is not placement or known[1] != runtime:
+            check_type(placement, Placement, "placement")
+            placement.validate_on(self.graph, len(self.backend.device_names))
+            plan = make_execution_plan(self._edges, placement, runtime)
+            known = self._prepared = placement, runtime, plan, make_course(plan)
+        return known[2], known[3]
 
     def close(self) -> None:
         """Give the memory on the devices back; the engine cannot run any more."""

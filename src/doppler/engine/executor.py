@@ -22,16 +22,10 @@ from typing import Any
 from weakref import WeakSet
 
 from doppler.engine.backend import Backend, Session
+from doppler.engine.faults import label_of, named, too_little_memory
 from doppler.engine.plan import ExecutionPlan
-from doppler.errors import (
-    DeviceMemoryError,
-    EngineError,
-    OpError,
-    RunTimeoutError,
-    TransferError,
-)
+from doppler.errors import EngineError, OpError, RunTimeoutError, TransferError
 from doppler.graph import Graph
-from doppler.messages import shown
 
 _ID = 0xFFFFFFFF
 # After a failure threads end by themselves, or else Python code is interrupted, torch never.
@@ -342,11 +336,8 @@ class Executor:
             self.peak[device] = live
             limit = self._backend.memory[device]
             if live > limit:
-                raise DeviceMemoryError(
-                    f"{self._label(op, device)}: its output takes {size:.0f} B, but of "
-                    f"{limit:.0f} B only {limit - live + size:.0f} B are free",
-                    op,
-                    self._backend.device_names[device],
+                raise too_little_memory(
+                    self._graph, self._backend, op, device, size, limit - live + size
                 )
 
     def _release(self, op: int, device: int, garbage: list[Any]) -> None:
@@ -413,12 +404,6 @@ class Executor:
         _stuck.update(threads)
         return [f"thread {thread.name!r}" for thread in threads]
 
-    def _label(self, op: int, device: int) -> str:
-        return (
-            f"{self._graph.name}: op {op} ({shown(self._graph.names[op])}) on device "
-            f"{self._backend.device_names[device]!r}"
-        )
-
     def _op_error(self, error: BaseException, op: int, device: int) -> BaseException:
         return self._named(error, OpError, self._label(op, device), op, device)
 
@@ -429,16 +414,15 @@ class Executor:
         label = f"{self._label(op, source)}: its transfer to device {name!r}"
         return self._named(error, TransferError, label, op, target)
 
+    def _label(self, op: int, device: int) -> str:
+        return label_of(self._graph, self._backend, op, device)
+
     def _named(
         self, error: BaseException, usual: type[EngineError], label: str, op: int, device: int
     ) -> BaseException:
         if isinstance(error, _Stopped):
             return error
-        known = type(error) if isinstance(error, EngineError) else self._backend.fault(error)
-        what = str(error) if isinstance(error, EngineError) else _said(error)
-        named = (known or usual)(f"{label} failed: {what}", op, self._backend.device_names[device])
-        named.__cause__ = error
-        return named
+        return named(error, usual, label, self._backend, op, device)
 
     def _late(self, timeout: float) -> RunTimeoutError:
         """Name what the run was waiting for the longest when its time was up."""
@@ -490,8 +474,3 @@ def _lanes(
                 lane = session.lane(home, target)
                 link_of[home, target] = numbers.setdefault(lane, len(numbers))
     return link_of, list(numbers)
-
-
-def _said(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
