@@ -6,11 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from doppler.capture import region
     from doppler.cluster import Cluster, Device, Link
     from doppler.engine import Engine, execute
     from doppler.graph import Graph, workloads
     from doppler.graph.formats import load_graph, save_graph
     from doppler.methods import place
+    from doppler.placed import PlacedModel, compile, load_placed
     from doppler.placement import Placement
     from doppler.problem import Problem
     from doppler.simulator import simulate, simulate_many
@@ -22,12 +24,16 @@ __all__ = [
     "Engine",
     "Graph",
     "Link",
+    "PlacedModel",
     "Placement",
     "Problem",
     "Trace",
+    "compile",
     "execute",
     "load_graph",
+    "load_placed",
     "place",
+    "region",
     "save_graph",
     "simulate",
     "simulate_many",
@@ -42,17 +48,22 @@ _HOMES = {
     "Engine": "doppler.engine",
     "Graph": "doppler.graph",
     "Link": "doppler.cluster",
+    "PlacedModel": "doppler.placed",
     "Placement": "doppler.placement",
     "Problem": "doppler.problem",
     "Trace": "doppler.trace",
+    "compile": "doppler.placed",
     "execute": "doppler.engine",
     "load_graph": "doppler.graph.formats",
+    "load_placed": "doppler.placed",
     "place": "doppler.methods",
+    "region": "doppler.capture",
     "save_graph": "doppler.graph.formats",
     "simulate": "doppler.simulator",
     "simulate_many": "doppler.simulator",
 }
 _MODULES = {
+    "capture": "doppler.capture",
     "cluster": "doppler.cluster",
     "engine": "doppler.engine",
     "errors": "doppler.errors",
@@ -60,6 +71,7 @@ _MODULES = {
     "graph": "doppler.graph",
     "heuristics": "doppler.heuristics",
     "methods": "doppler.methods",
+    "placed": "doppler.placed",
     "placement": "doppler.placement",
     "policy": "doppler.policy",
     "problem": "doppler.problem",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import traceback
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from doppler.capture.fx import Placeholder, read_fx
+from doppler.capture.fx import DEPENDS_ON_DATA, Placeholder, read_fx
 from doppler.capture.program import Program
 from doppler.checks import check_type
 from doppler.errors import CaptureError
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from torch.utils._pytree import TreeSpec
 
 #: Positional arguments, or keyword arguments, or both.
-ExampleInputs = Sequence[Any] | Mapping[str, Any]
+ExampleInputs: TypeAlias = "Sequence[Any] | Mapping[str, Any] | Tensor"
 
 _LONGEST = 300
 
@@ -199,24 +202,17 @@ def trace(
     raise explain(first, name) from first
 
 
-def quiet() -> AbstractContextManager[object]:
-    """Keep torch's warnings and log to itself while it traces."""
-    import logging
-    import warnings
-
-    class Quiet:
-        def __enter__(self) -> None:
-            self.caught = warnings.catch_warnings()
-            self.caught.__enter__()
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep to itself what torch says about a capture: what matters is in the error."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
-            self.level = logging.root.manager.disable
-            logging.disable(logging.WARNING)
-
-        def __exit__(self, *error: object) -> None:
-            logging.disable(self.level)
-            self.caught.__exit__(*error)  # type: ignore[arg-type]
-
-    return Quiet()
+            yield
+    finally:
+        logging.disable(level)
 
 
 def explain(error: Exception, name: str) -> CaptureError:
@@ -225,11 +221,7 @@ def explain(error: Exception, name: str) -> CaptureError:
     where = _where(error) or name
     kind = type(error).__name__
     if "GuardOnDataDependent" in kind or "data-dependent" in text or "Unbacked" in text:
-        return CaptureError(
-            f"{where}: what happens next depends on the values of a tensor, and that cannot be "
-            "captured; use torch.where, torch.cond or a mask instead, or keep the module whole "
-            "with doppler.region"
-        )
+        return CaptureError(f"{where}: {DEPENDS_ON_DATA}")
     if "which is not a known type" in text:
         found = text.split("<class '")[-1].split("'")[0]
         advice = (

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.fx import Graph, GraphModule, Node
 
+DEPENDS_ON_DATA = (
+    "what happens next depends on the values of a tensor, and that cannot be captured; use "
+    "torch.where or a mask instead, or keep the module whole with doppler.region"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
@@ -191,7 +196,8 @@ class _Reader:
             if isinstance(value, bool | int | float | str) or value is None:
                 self.values[node] = value
                 return
-            raise self.refused(node, f"{op}, whose result is no tensor ({type(value).__name__})")
+            where = user_line(node.meta.get("stack_trace")) or self.name
+            raise CaptureError(f"{where}: {DEPENDS_ON_DATA}")
         results = tuple(self.meta(each, node) if _is_tensor(each) else None for each in entries)
         # A call of the backward pass has the module of the call whose gradient it is.
         stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}

@@ -176,7 +176,7 @@ class _Step:
         labels = list(self.interface.labels)
         spec = self.interface.signature.results
         kept = [at for at, label in enumerate(labels) if (label or "output").startswith("output")]
-        loss = _loss_of(
+        loss = loss_of(
             pytree.tree_unflatten([leaves[at] for at in kept], spec), self.loss, self.name
         )
         at = next((at for at, leaf in enumerate(leaves) if leaf is loss), None)
@@ -218,7 +218,14 @@ class _Step:
         )
 
 
-def _loss_of(output: Any, loss: Loss | None, name: str) -> Tensor:
+def loss_of(output: Any, loss: Loss | None, name: str) -> Tensor:
+    """Take the loss from what a model returns.
+
+    Raises
+    ------
+    CaptureError
+        If there is none, or it is no single number that depends on parameters.
+    """
     if loss is not None:
         found = loss(output)
     elif isinstance(output, Mapping) and "loss" in output:

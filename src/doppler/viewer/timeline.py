@@ -16,7 +16,12 @@ from doppler.viewer.units import count_of, format_percent, format_seconds
 
 
 def render_timeline(
-    trace: Trace | Sequence[Trace], source: Problem | Labels, title: str | None = None
+    trace: Trace | Sequence[Trace],
+    source: Problem | Labels,
+    title: str | None = None,
+    *,
+    template: str = "timeline.html",
+    **more: Any,
 ) -> str:
     """Draw one trace, or several below each other on one time axis, as a self-contained page.
 
@@ -28,6 +33,10 @@ def render_timeline(
         Names, kinds and meta-ops of the ops.
     title : str, optional
         Heading of the page; by default the graph's name.
+    template : str
+        A page that extends that of the timeline.
+    **more
+        What that page shows beside it.
 
     Returns
     -------
@@ -59,7 +68,8 @@ def render_timeline(
     }
     return render(
         "doppler.viewer",
-        "timeline.html",
+        template,
+        **more,
         title=title if title is not None else getattr(labels, "name", "Timeline"),
         traces=[
             {

@@ -1,0 +1,107 @@
+"""Whether a placed model computes what the model computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from doppler.capture.export import TensorName
+from doppler.capture.operators import is_random
+from doppler.errors import CaptureError
+from doppler.graph import Graph
+from doppler.placed.model import PlacedModel
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+
+# Of the largest entry. Sums in another order differ by some roundings for each thousand terms; a
+# wrong tile differs by the entry itself.
+_TOLERANCE = 1e-3
+_COARSE = 5e-2
+
+
+def compare_with_eager(
+    placed: PlacedModel,
+    model: Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    loss: Callable[[Any], Tensor] | None,
+    training: bool,
+) -> None:
+    """Run a model and its placed form once each on the same inputs, and compare the outputs.
+
+    Buffers are as before afterwards, and no gradients are left. Models that draw random numbers
+    are not compared.
+
+    Raises
+    ------
+    CaptureError
+        If an output differs by more than a thousandth of its largest entry (a twentieth for types
+        of two bytes).
+    """
+    import torch
+    from torch.utils import _pytree as pytree
+
+    if draws_numbers(placed.graph):
+        return
+    with torch.no_grad(), _buffers_kept(model):
+        expected = model(*args, **kwargs)
+    found = placed.outputs_of(args, kwargs)
+    leaves = pytree.tree_leaves(expected)
+    for label, leaf in zip(placed.captured.signature.outputs, leaves, strict=False):
+        if isinstance(label, TensorName) and isinstance(leaf, torch.Tensor):
+            _compare(placed.graph.name, label.name, found[label.name], leaf)
+    if not training:
+        return
+    from doppler.capture.training import loss_of
+
+    wanted = [name for name in found if name.startswith("grad:")]
+    parameters = [placed.parameter(name.removeprefix("grad:")) for name in wanted]
+    with torch.enable_grad(), _buffers_kept(model):
+        value = loss_of(model(*args, **kwargs), loss, placed.graph.name)
+        gradients = torch.autograd.grad(value, parameters, allow_unused=True)
+    for name, gradient in zip(wanted, gradients, strict=True):
+        if gradient is not None:
+            _compare(placed.graph.name, name, found[name], gradient)
+
+
+def draws_numbers(graph: Graph) -> bool:
+    """Whether a captured graph draws random numbers."""
+    return any(
+        is_random(call["op"]) and not call["op"].split(".")[1].startswith(("empty", "new_empty"))
+        for spec in graph.specs or ()
+        for call in spec.attributes["calls"]
+    )
+
+
+def _compare(graph: str, name: str, found: Tensor, expected: Tensor) -> None:
+    import torch
+
+    one, other = found.detach().cpu().double(), expected.detach().cpu().double()
+    coarse = expected.dtype in (torch.float16, torch.bfloat16)
+    scale = float(other.abs().nan_to_num(0.0, 0.0, 0.0).max()) if other.numel() else 0.0
+    gap = (one - other).abs()
+    gap[(one == other) | (one.isnan() & other.isnan())] = 0.0
+    most = float(gap.nan_to_num(torch.inf).max()) if gap.numel() else 0.0
+    if most > (_COARSE if coarse else _TOLERANCE) * max(scale, 1e-6):
+        raise CaptureError(
+            f"{graph}: {name} differs from the model's own by {most:.3g}, with entries up to "
+            f"{scale:.3g}; the model computes something else for parts of a batch, or keeps state "
+            "that cannot be captured: give shard=None, or check=False if the difference is meant"
+        )
+
+
+@contextmanager
+def _buffers_kept(model: Module) -> Iterator[None]:
+    import torch
+
+    saved = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                if name in saved:
+                    buffer.copy_(saved[name])

@@ -1,0 +1,433 @@
+"""A model that runs on several devices, called as the model itself is called."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from doppler.capture.capture import Captured
+from doppler.checks import check_whole
+from doppler.cluster import Cluster
+from doppler.engine import Backend, Engine, Execution
+from doppler.errors import CaptureError, EngineError
+from doppler.graph import Graph, Tile
+from doppler.placed.calls import Calls
+from doppler.placed.devices import physical_devices
+from doppler.placed.state import ModelState
+from doppler.placement import Placement
+from doppler.problem import Problem
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """What a capture depends on beside the inputs.
+
+    Attributes
+    ----------
+    training : bool
+        Whether the model was in train mode.
+    autocast : tuple of (str, str)
+        Kinds of devices for which autocast was on, and its dtype.
+    """
+
+    training: bool
+    autocast: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def now(cls, model: Module) -> Mode:
+        """Look at the model and the thread."""
+        import torch
+
+        return cls(
+            model.training,
+            tuple(
+                (kind, str(torch.get_autocast_dtype(kind)).removeprefix("torch."))
+                for kind in ("cpu", "cuda")
+                if torch.is_autocast_enabled(kind)
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Refinement:
+    """What refining has brought.
+
+    Attributes
+    ----------
+    runs : int
+    before, after : float
+        Median seconds of a call with the placement before and after, of the runs of each.
+    changed : bool
+        Whether another placement was found to be faster.
+    """
+
+    runs: int
+    before: float
+    after: float
+    changed: bool
+
+
+class PlacedModel:
+    """A captured model and its placement; call it as the model.
+
+    Made by :func:`doppler.compile`. Parameters stay on the devices between calls; where the model
+    changes them (an optimizer's step, ``load_state_dict``) the next call sees it. Calls of several
+    threads take turns. Close it, or use it as a context manager, to give the devices' memory back.
+
+    Attributes
+    ----------
+    graph : Graph
+    cluster : Cluster
+        The devices, with the times that were measured.
+    placement : Placement
+    measured : dict of str to float
+        Median seconds of a call as compiling saw them, by name: ``"one device"``, ``"placed"``.
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        captured: Captured,
+        cluster: Cluster,
+        placement: Placement,
+        backend: Backend | None,
+        *,
+        mode: Mode,
+        example: Mapping[str, Tensor] | None = None,
+        engine: Engine | None = None,
+        measured: Mapping[str, float] | None = None,
+    ) -> None:
+        self.captured = captured
+        self.graph: Graph = captured.graph
+        self.cluster = cluster
+        self.placement = placement
+        self.measured = dict(measured or {})
+        self.mode = mode
+        self._model = model
+        self._backend = backend
+        self._calls = Calls(captured.signature, captured.graph)
+        self._example = dict(example or {})
+        self._lock = threading.Lock()
+        self._last: Execution | None = None
+        self._engine = engine
+        self._state = ModelState(model, state_names(captured.graph))
+        self._pieces = _pieces(self.graph)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model.
+
+        Returns
+        -------
+        object
+            What the model returns, of the same structure; tensors are on the first device. They
+            need no gradients. A training step has added the gradients to the parameters' ``grad``.
+
+        Raises
+        ------
+        CaptureError
+            If the arguments, or what the capture depends on, differ from when it was captured.
+        EngineError
+            If the run fails.
+        """
+        inputs = self._bind(args, kwargs)
+        with self._lock:
+            outputs = self._compute(inputs)
+            self._write_back(outputs, inputs)
+        return self._calls.results(outputs.__getitem__)
+
+    def outputs_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Run the model and return all that it computes by name, writing nothing back.
+
+        Returns
+        -------
+        dict of str to Tensor
+            ``"output0"``, ..., ``"buffer:NAME"``, ``"grad:NAME"``.
+
+        Raises
+        ------
+        CaptureError, EngineError
+            As a call.
+        """
+        inputs = self._bind(args, kwargs)
+        with self._lock:
+            return self._compute(inputs)
+
+    def parameter(self, name: str) -> Tensor:
+        """Return a parameter or buffer of the model."""
+        return self._state.tensor(name)
+
+    @property
+    def problem(self) -> Problem:
+        """The graph on the cluster."""
+        return Problem(self.graph, self.cluster)
+
+    @property
+    def last_execution(self) -> Execution | None:
+        """The last run, None where there was none."""
+        return self._last
+
+    @property
+    def execution(self) -> Execution:
+        """The last run: its makespan, trace, and the most memory that each device held.
+
+        Raises
+        ------
+        EngineError
+            If there was none.
+        """
+        if self._last is None:
+            raise EngineError(f"{self.graph.name}: has not run yet; call it first")
+        return self._last
+
+    @property
+    def makespan(self) -> float:
+        """Seconds that a call is expected to take: as simulated, from measured times if any."""
+        from doppler.simulator import simulate
+
+        return simulate(self.problem, self.placement).makespan
+
+    def device_map(self) -> dict[str, str] | None:
+        """Return a ``device_map`` as accelerate takes it, where whole modules lie on one device.
+
+        Returns
+        -------
+        dict of str to str, or None
+            Device by path of the module. None where a module is split over devices.
+        """
+        from doppler.placed.device_map import device_map
+
+        return device_map(self.graph, self.placement, self._device_names())
+
+    def report(self, path: str | Path) -> Path:
+        """Write a page that shows the timeline, memory, transfers, and the times beside one device.
+
+        Raises
+        ------
+        DopplerError
+            If the file cannot be written.
+        """
+        from doppler.placed.report import write_report
+
+        return write_report(self, path)
+
+    def save(self, directory: str | Path) -> Path:
+        """Keep the graph, the cluster and the placement; :func:`doppler.load_placed` reads them.
+
+        Weights stay with the model.
+        """
+        from doppler.placed.saving import save_placed
+
+        return save_placed(self, directory)
+
+    def refine(
+        self, runs: int = 200, *, directory: str | Path | None = None, seed: int = 0
+    ) -> Refinement:
+        """Go on improving the placement from runs on the devices, with the example inputs.
+
+        Most runs use the placement in use; others try candidates, as far as a guard allows. It is
+        replaced where a paired test shows that another one is faster.
+
+        Parameters
+        ----------
+        runs : int
+        directory : path-like, optional
+            Where what was learned is kept, for the next time.
+        seed : int
+
+        Raises
+        ------
+        DopplerError
+            If the model has no devices, or no example inputs to run with.
+        """
+        from doppler.refinement.refiner import Refiner
+
+        check_whole(runs, "runs", 1)
+        self._runnable()
+        if not self._example and any(t.role == "input" for t in self.graph.tensors.values()):
+            raise EngineError(
+                f"{self.graph.name}: refining runs with the example inputs, and there are none; "
+                "call it once first"
+            )
+        before = self.placement
+        seconds: dict[bool, list[float]] = {True: [], False: []}
+        with Refiner(
+            self.problem, before, directory=directory, seed=seed, background=False
+        ) as refiner:
+            for _ in range(runs):
+                placement = refiner.next()
+                with self._lock:
+                    try:
+                        execution = self._run(self._example, placement)
+                    except EngineError as error:
+                        refiner.failed(str(error))
+                        continue
+                refiner.observe(execution.makespan, trace=execution.trace)
+                seconds[placement is before].append(execution.makespan)
+            champion = refiner.champion
+            self.cluster = refiner.problem.cluster
+        self.placement = champion
+        changed = champion is not before
+        first = median(seconds[True]) if seconds[True] else float("nan")
+        after = self._median(runs=9) if changed else first
+        return Refinement(runs, first, after, changed)
+
+    def close(self) -> None:
+        """Give the memory on the devices back; it cannot be called any more."""
+        with self._lock:
+            if self._engine is not None:
+                self._engine.close()
+                self._engine = None
+            self._backend = None
+
+    def __enter__(self) -> PlacedModel:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        devices = ", ".join(device.name for device in self.cluster.devices)
+        return f"PlacedModel({self.graph.name!r}, ops={self.graph.n_ops}, devices=[{devices}])"
+
+    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
+        self._runnable()
+        self._check_mode()
+        return self._calls.bind(args, kwargs)
+
+    def _compute(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        backend = self._runnable()
+        self._last = self._run(inputs)
+        # What a refinement runs with, should nothing else have been given.
+        self._example = self._example or dict(inputs)
+        device = physical_devices(backend)[0]
+        outputs = self._last.outputs
+        return {
+            name: join([(outputs[op], tile) for op, tile in pieces], device)
+            for name, pieces in self._pieces.items()
+        }
+
+    def _runnable(self) -> Backend:
+        if self._backend is None:
+            raise EngineError(
+                f"{self.graph.name}: is placed on {self.cluster.name!r}, not on devices of this "
+                "machine, or closed; compile it with devices=['cuda:0', ...] to run it"
+            )
+        return self._backend
+
+    def _device_names(self) -> list[str]:
+        if self._backend is None:
+            return [device.name for device in self.cluster.devices]
+        return [
+            str(device) if device.type == "cuda" else "cpu"
+            for device in physical_devices(self._backend)
+        ]
+
+    def _check_mode(self) -> None:
+        now = Mode.now(self._model)
+        if now.training != self.mode.training:
+            word = "train" if self.mode.training else "eval"
+            raise CaptureError(
+                f"{self.graph.name}: was captured in {word} mode and is not in it now; call "
+                f"model.{word}(), or compile it again"
+            )
+        if now.autocast != self.mode.autocast:
+            raise CaptureError(
+                f"{self.graph.name}: was captured with autocast {_shown(self.mode.autocast)}, and "
+                f"it is {_shown(now.autocast)} now; call it as it was captured, or compile it again"
+            )
+
+    def _run(self, inputs: Mapping[str, Tensor], placement: Placement | None = None) -> Execution:
+        if self._engine is None:
+            assert self._backend is not None
+            tensors = {**self.captured.constants, **self._state.changed(), **inputs}
+            self._engine = Engine(self.graph, self._backend, tensors=tensors, share=True)
+            changed: dict[str, Tensor] = {}
+        else:
+            changed = {**self._state.changed(), **inputs}
+        try:
+            return self._engine.run(placement or self.placement, tensors=changed)
+        except BaseException:
+            # Which of the tensors have arrived is open.
+            self._state.forget()
+            raise
+
+    def _median(self, runs: int) -> float:
+        with self._lock:
+            return median(self._run(self._example).makespan for _ in range(runs))
+
+    def _write_back(self, outputs: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> None:
+        """Hand on what the model writes beside its results: buffers, inputs, gradients."""
+        import torch
+
+        with torch.no_grad():
+            for name, value in outputs.items():
+                kind, _, target = name.partition(":")
+                if kind == "buffer":
+                    self._state.tensor(target).copy_(value)
+                elif kind == "input":
+                    inputs[target].copy_(value)
+                elif kind == "grad":
+                    parameter = self._state.tensor(target)
+                    gradient = value.to(parameter.device)
+                    if parameter.grad is None:
+                        # A copy: what a run returns may be shared by several names.
+                        parameter.grad = gradient.clone()
+                    else:
+                        parameter.grad.add_(gradient)
+
+
+def state_names(graph: Graph) -> list[str]:
+    """Names of the parameters and buffers that a graph reads, or writes to after a run."""
+    read = [
+        name for name, tensor in graph.tensors.items() if tensor.role in ("parameter", "buffer")
+    ]
+    written = [
+        tile.tensor.partition(":")[2]
+        for tile in graph.outputs.values()
+        if tile.tensor.startswith(("buffer:", "grad:"))
+    ]
+    return list(dict.fromkeys(read + written))
+
+
+def join(pieces: list[tuple[Tensor, Tile]], device: Any) -> Tensor:
+    """Put a tensor together from its tiles, on a device.
+
+    Parameters
+    ----------
+    pieces : list of (Tensor, Tile)
+        At least one; the tiles make up the whole.
+    device : torch.device
+    """
+    first, _ = pieces[0]
+    if len(pieces) == 1:
+        return first.to(device)
+    shape = [max(tile.slices[axis][1] for _, tile in pieces) for axis in range(first.ndim)]
+    whole = first.new_empty(shape, device=device)
+    for block, tile in pieces:
+        whole[tuple(slice(low, high) for low, high in tile.slices)].copy_(block)
+    return whole
+
+
+def _pieces(graph: Graph) -> dict[str, list[tuple[int, Tile]]]:
+    pieces: dict[str, list[tuple[int, Tile]]] = {}
+    for op, tile in graph.outputs.items():
+        pieces.setdefault(tile.tensor, []).append((op, tile))
+    return pieces
+
+
+def _shown(autocast: tuple[tuple[str, str], ...]) -> str:
+    return ", ".join(f"{kind} {dtype}" for kind, dtype in autocast) or "off"
