@@ -12,6 +12,7 @@ from doppler.capture.fusion import FUSE, Group, Views, fuse
 from doppler.capture.program import Argument, Call, Constant, Program, Ref
 from doppler.errors import CaptureError
 from doppler.graph import Graph, OpSpec, TensorSpec, Tile
+from doppler.graph.calls import OwnCalls
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -215,13 +216,15 @@ class _Ops:
             "aten",
             tuple(body.inputs),
             metas[0].shape,
-            {
-                "calls": tuple(body.calls),
-                "results": tuple(
-                    {**final(result), "shape": meta.shape, "dtype": meta.dtype}
-                    for result, meta in zip(results, metas, strict=True)
-                ),
-            },
+            OwnCalls(
+                {
+                    "calls": tuple(body.calls),
+                    "results": tuple(
+                        {**final(result), "shape": meta.shape, "dtype": meta.dtype}
+                        for result, meta in zip(results, metas, strict=True)
+                    ),
+                }
+            ),
         )
         written = float(sum(meta.bytes for meta in metas))
         moved = sum(sum(traffic(call, self.program)) for call in calls)

@@ -1,7 +1,7 @@
 """Calls of torch's operators as functions of an op's inputs; see :mod:`doppler.graph.calls`.
 
-Only operators of the namespace ``aten`` that are registered, write to nothing and return tensors
-are called. What a file says never becomes source text: names are looked up and compared with
+Only operators that are registered, write to nothing and return tensors are called; those of a file
+are of the namespace ``aten``. What a file says never becomes source text: names are looked up and compared with
 torch's schemas, and literals are bound as constants.
 """
 
@@ -88,9 +88,9 @@ def find_operator(name: str) -> Operator:
     import torch
     from torch._ops import OpOverload, OpOverloadPacket
 
-    _, operator, overload = name.split(".")
+    namespace, operator, overload = name.split(".")
     try:
-        packet = getattr(torch.ops.aten, operator)
+        packet = getattr(getattr(torch.ops, namespace), operator)
     except (AttributeError, RuntimeError):
         packet = None
     if not isinstance(packet, OpOverloadPacket):

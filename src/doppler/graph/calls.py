@@ -44,11 +44,24 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "float": ("inf", "-inf", "nan"),
 }
 
-_OPERATOR = re.compile(r"aten\.([A-Za-z_][A-Za-z0-9_]*)\.([A-Za-z_][A-Za-z0-9_]*)")
+_OPERATOR = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*")
 # Operators take lists of numbers and of tensors, none takes lists of lists.
 _MOST_DEPTH = 2
 _MOST_AXES = 64
 _INT64 = 2**63
+
+
+class OwnCalls(dict[str, Any]):
+    """Attributes of an op whose calls were captured in this process.
+
+    These may call operators of any namespace, also such as this process registered; what comes
+    from a file may not.
+    """
+
+    @property
+    def foreign(self) -> list[str]:
+        """The operators of other namespaces that it calls."""
+        return [call["op"] for call in self["calls"] if not call["op"].startswith("aten.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +113,8 @@ def check_calls(attributes: Mapping[str, Any], n_inputs: int) -> CallForm:
         keys = _mapping(call, label)
         if not {"op"} <= keys <= {"op", "args", "kwargs"}:
             raise GraphError(f"{label} has the keys {_keys(call)}, must be op, args, kwargs")
-        if not isinstance(call["op"], str) or not _OPERATOR.fullmatch(call["op"]):
+        allowed = isinstance(call["op"], str) and _OPERATOR.fullmatch(call["op"])
+        if not allowed or not (call["op"].startswith("aten.") or isinstance(attributes, OwnCalls)):
             raise GraphError(
                 f"{label}: operator {shown_value(call['op'])} must be 'aten.NAME.OVERLOAD'; "
                 "operators of other namespaces are not run"

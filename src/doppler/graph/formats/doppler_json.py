@@ -27,6 +27,7 @@ from pydantic import BeforeValidator, Field
 
 from doppler.documents.schema import Strict, check
 from doppler.errors import GraphError
+from doppler.graph.calls import OwnCalls
 from doppler.graph.graph import Graph, Machine
 from doppler.graph.spec import OpSpec, TensorSpec, Tile
 from doppler.messages import shown, shown_value
@@ -255,6 +256,11 @@ def _write_specs(specs: Sequence[OpSpec], graph: Graph) -> dict[str, Any]:
     for op, spec in enumerate(specs):
         if id(spec.attributes) not in known:
             owner = f"op {op} ({shown(graph.names[op])})"
+            if isinstance(spec.attributes, OwnCalls) and spec.attributes.foreign:
+                raise GraphError(
+                    f"{graph.name}: {owner} calls {spec.attributes.foreign[0]}, which no file may; "
+                    "save the graph without its specs, to be placed and not run"
+                )
             known[id(spec.attributes)] = _encoded(spec.attributes, owner, graph)
         attributes = known[id(spec.attributes)]
         key = (spec.function, tuple(spec.shape), attributes)
