@@ -17,6 +17,7 @@ from doppler.capture.export import (
 )
 from doppler.capture.fusion import FUSE
 from doppler.capture.lower import lower
+from doppler.capture.program import Program
 from doppler.capture.sharding import shard_tensors
 from doppler.capture.simplify import simplify
 from doppler.capture.training import Loss, export_step
@@ -107,36 +108,80 @@ def capture(
     --------
     >>> captured = capture(model, (torch.zeros(8, 512),), shard={"batch": 4})  # doctest: +SKIP
     """
-    ways = check_shard(shard)
-    check_number(fusion, "fusion", 0.0, 1.0)
-    check_name(reduction, "reduction", REDUCTIONS)
-    if loss is not None and not training:
-        raise CaptureError("loss is for a training step; say training=True, or leave it out")
-    args, kwargs = split_inputs(example_inputs)
+    captures = Captures(
+        model, example_inputs, training=training, loss=loss, reduction=reduction, name=name
+    )
+    return captures.graph(shard, fusion)
 
-    def captured(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Exported:
-        if training:
-            return export_step(model, args, kwargs, loss=loss, name=name)
-        return export(model, args, kwargs, name=name)
 
-    whole = captured(args, kwargs)
-    program, constants = simplify(whole.program, whole.constants)
-    if ways["batch"] > 1:
-        part = captured(*batch_part(args, kwargs, ways["batch"]))
-        small, constants = simplify(part.program, part.constants)
-        outputs = {output.name: output.meta for output in program.outputs}
-        program = replicate(
-            shard_tensors(small, ways["tensor"]),
-            program.sources,
-            outputs,
-            combine=lambda output: (
-                reduction if output.startswith("grad:") or output == part.loss else None
-            ),
-        )
-    else:
-        program = shard_tensors(program, ways["tensor"])
-    graph = lower(program, constants, fusion=fusion, ranges=_ranges(whole, args, kwargs))
-    return Captured(graph, constants, whole.signature, whole.loss)
+class Captures:
+    """The graphs of a model, one for each way to shard it: traced once for each size of the batch.
+
+    Parameters
+    ----------
+    model, example_inputs, training, loss, reduction, name
+        As for :func:`capture`.
+
+    Raises
+    ------
+    CaptureError
+        As :func:`capture`.
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        example_inputs: ExampleInputs,
+        *,
+        training: bool = False,
+        loss: Loss | None = None,
+        reduction: str = "mean",
+        name: str = "",
+    ) -> None:
+        check_name(reduction, "reduction", REDUCTIONS)
+        if loss is not None and not training:
+            raise CaptureError("loss is for a training step; say training=True, or leave it out")
+        self._args, self._kwargs = split_inputs(example_inputs)
+        self._reduction = reduction
+        self._traced: dict[int, tuple[Exported, Program, dict[str, Tensor]]] = {}
+
+        def trace(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Exported:
+            if training:
+                return export_step(model, args, kwargs, loss=loss, name=name)
+            return export(model, args, kwargs, name=name)
+
+        self._trace = trace
+
+    def graph(self, shard: Mapping[str, int] | None = None, fusion: float = FUSE) -> Captured:
+        """Return the graph of the model, sharded in a way; see :func:`capture`."""
+        ways = check_shard(shard)
+        check_number(fusion, "fusion", 0.0, 1.0)
+        whole, program, constants = self._part(1)
+        if ways["batch"] > 1:
+            part, small, constants = self._part(ways["batch"])
+            outputs = {output.name: output.meta for output in program.outputs}
+            program = replicate(
+                shard_tensors(small, ways["tensor"]),
+                program.sources,
+                outputs,
+                combine=lambda output: (
+                    self._reduction if output.startswith("grad:") or output == part.loss else None
+                ),
+            )
+        else:
+            program = shard_tensors(program, ways["tensor"])
+        ranges = _ranges(whole, self._args, self._kwargs)
+        graph = lower(program, constants, fusion=fusion, ranges=ranges)
+        return Captured(graph, constants, whole.signature, whole.loss)
+
+    def _part(self, parts: int) -> tuple[Exported, Program, dict[str, Tensor]]:
+        if parts not in self._traced:
+            args, kwargs = self._args, self._kwargs
+            if parts > 1:
+                args, kwargs = batch_part(args, kwargs, parts)
+            traced = self._trace(args, kwargs)
+            self._traced[parts] = traced, *simplify(traced.program, traced.constants)
+        return self._traced[parts]
 
 
 def check_shard(shard: Mapping[str, int] | None) -> dict[str, int]:

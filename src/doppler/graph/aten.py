@@ -1,8 +1,8 @@
 """Calls of torch's operators as functions of an op's inputs; see :mod:`doppler.graph.calls`.
 
 Only operators that are registered, write to nothing and return tensors are called; those of a file
-are of the namespace ``aten``. What a file says never becomes source text: names are looked up and compared with
-torch's schemas, and literals are bound as constants.
+are of the namespace ``aten``. What a file says never becomes source text: names are looked up and
+compared with torch's schemas, and literals are bound as constants.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from doppler import methods
-from doppler.capture.capture import Captured, capture, check_shard
+from doppler.capture.capture import Captured, Captures
 from doppler.capture.export import ExampleInputs, split_inputs
 from doppler.capture.fusion import FUSE
 from doppler.checks import check_number, check_type
@@ -135,18 +135,9 @@ def compile(
             f"{len(backend.device_names)} are given"
         )
 
-    def captured(shard: Mapping[str, int] | None) -> Captured:
-        return capture(
-            model,
-            example_inputs,
-            shard=shard,
-            training=training,
-            loss=loss,
-            reduction=reduction,
-            fusion=fusion,
-            name=name,
-        )
-
+    captures = Captures(
+        model, example_inputs, training=training, loss=loss, reduction=reduction, name=name
+    )
     settings = _Search(method, policy, seed)
     choices = [shard] if not isinstance(shard, str) else _choices(where, budget)
     best: PlacedModel | None = None
@@ -154,7 +145,7 @@ def compile(
     share = budget / len(choices)
     for choice in choices:
         try:
-            found = captured(check_shard(choice))
+            found = captures.graph(choice, fusion)
             if best is not None and _same(found, best.captured):
                 continue
             placed = _place(model, found, where, backend, settings, share, (args, kwargs))
