@@ -83,6 +83,14 @@ def _product(call: Call, shapes: Sequence[Shape], results: Sequence[Shape]) -> f
     return 2.0 * math.prod(results[0]) * first[-1]
 
 
+def _einsum(call: Call, shapes: Sequence[Shape], results: Sequence[Shape]) -> float:
+    terms = call.args[0].replace(" ", "").split("->")[0].split(",")
+    extents: dict[str, int] = {}
+    for term, shape in zip(terms, shapes, strict=True):
+        extents.update(zip(term, shape, strict=False))
+    return 2.0 * math.prod(extents.values())
+
+
 def _grouped(call: Call, shapes: Sequence[Shape], results: Sequence[Shape]) -> float:
     return 2.0 * math.prod(results[0]) * shapes[0][-1]
 
@@ -126,6 +134,7 @@ def _recurrent(call: Call, shapes: Sequence[Shape], results: Sequence[Shape]) ->
 _Rule = Callable[[Call, Sequence[Shape], Sequence[Shape]], float]
 _RULES: Mapping[str, _Rule] = {
     "linear": _linear,
+    "einsum": _einsum,
     **dict.fromkeys(("mm", "bmm", "matmul", "addmm", "baddbmm", "mv", "dot"), _product),
     **dict.fromkeys(("_grouped_mm", "grouped_mm_fallback"), _grouped),
     **dict.fromkeys(
