@@ -64,6 +64,7 @@ def capture(
     model: Module,
     example_inputs: ExampleInputs,
     *,
+    kwargs: Mapping[str, Any] | None = None,
     training: bool = False,
     loss: Loss | None = None,
     reduction: str = "mean",
@@ -80,6 +81,8 @@ def capture(
     example_inputs : tuple, or mapping of str
         Its arguments, or its keyword arguments. Shapes, dtypes and values that are no tensors are
         those of every call.
+    kwargs : mapping of str, optional
+        Its keyword arguments beside positional ones.
     training : bool
         Also capture the loss and the gradients of the parameters, see
         :func:`doppler.capture.training.export_step`.
@@ -109,7 +112,13 @@ def capture(
     >>> captured = capture(model, (torch.zeros(8, 512),), shard={"batch": 4})  # doctest: +SKIP
     """
     captures = Captures(
-        model, example_inputs, training=training, loss=loss, reduction=reduction, name=name
+        model,
+        example_inputs,
+        kwargs=kwargs,
+        training=training,
+        loss=loss,
+        reduction=reduction,
+        name=name,
     )
     return captures.graph(shard, fusion)
 
@@ -119,7 +128,7 @@ class Captures:
 
     Parameters
     ----------
-    model, example_inputs, training, loss, reduction, name
+    model, example_inputs, kwargs, training, loss, reduction, name
         As for :func:`capture`.
 
     Raises
@@ -133,6 +142,7 @@ class Captures:
         model: Module,
         example_inputs: ExampleInputs,
         *,
+        kwargs: Mapping[str, Any] | None = None,
         training: bool = False,
         loss: Loss | None = None,
         reduction: str = "mean",
@@ -141,7 +151,7 @@ class Captures:
         check_name(reduction, "reduction", REDUCTIONS)
         if loss is not None and not training:
             raise CaptureError("loss is for a training step; say training=True, or leave it out")
-        self._args, self._kwargs = split_inputs(example_inputs)
+        self._args, self._kwargs = split_inputs(example_inputs, kwargs)
         self._reduction = reduction
         self._traced: dict[int, tuple[Exported, Program, dict[str, Tensor]]] = {}
 

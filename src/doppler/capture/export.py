@@ -100,7 +100,9 @@ class Interface:
     signature: Signature
 
 
-def split_inputs(example_inputs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def split_inputs(
+    example_inputs: object, kwargs: Mapping[str, Any] | None = None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Tell positional from keyword arguments.
 
     Parameters
@@ -108,6 +110,8 @@ def split_inputs(example_inputs: object) -> tuple[tuple[Any, ...], dict[str, Any
     example_inputs : tensor, sequence, or mapping of str
         A mapping holds keyword arguments. A sequence holds positional ones. One tensor is the only
         argument.
+    kwargs : mapping of str, optional
+        Keyword arguments beside positional ones.
 
     Raises
     ------
@@ -116,14 +120,16 @@ def split_inputs(example_inputs: object) -> tuple[tuple[Any, ...], dict[str, Any
     """
     import torch
 
+    if isinstance(example_inputs, Mapping) and kwargs is None:
+        kwargs, example_inputs = example_inputs, ()
+    if not isinstance(kwargs, Mapping | None):
+        raise CaptureError(f"kwargs is {shown_value(kwargs)}, must be a dict of keyword arguments")
+    if not all(isinstance(key, str) for key in kwargs or {}):
+        raise CaptureError("example_inputs: the keys of keyword arguments must be strings")
     if isinstance(example_inputs, torch.Tensor):
-        return (example_inputs,), {}
-    if isinstance(example_inputs, Mapping):
-        if not all(isinstance(key, str) for key in example_inputs):
-            raise CaptureError("example_inputs: the keys of keyword arguments must be strings")
-        return (), dict(example_inputs)
+        return (example_inputs,), dict(kwargs or {})
     if isinstance(example_inputs, tuple | list):
-        return tuple(example_inputs), {}
+        return tuple(example_inputs), dict(kwargs or {})
     raise CaptureError(
         f"example_inputs is {shown_value(example_inputs)}, must be a tuple of the model's "
         "arguments, or a dict of its keyword arguments"

@@ -317,6 +317,9 @@ def _filling(
         and bool(value.isfinite().all())
     ):
         return {"kind": "values", "values": tuple(value.flatten().tolist())}
+    if role == "buffer" and "float" in dtype:
+        # A variance or a scale, more often than not: no number whose root is none.
+        return {"kind": "constant", "value": 1.0}
     if "float" in dtype:
         return {"kind": "normal", "std": 1.0 if role == "input" else _STD}
     low, high = ranges.get(name, (0, 1))

@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 import doppler
+from doppler.cli.capture import EXAMPLES as CAPTURE_EXAMPLES
+from doppler.cli.capture import capture
 from doppler.cli.compare import EXAMPLES as COMPARE_EXAMPLES
 from doppler.cli.compare import compare
 from doppler.cli.convert import EXAMPLES as CONVERT_EXAMPLES
@@ -35,8 +37,9 @@ app = typer.Typer(
     help="Learn which device runs each op of a machine-learning graph, and in which order.",
     epilog=_epilog(
         (
-            "doppler place layer.json --cluster p100x4 -o placement.json",
-            "doppler simulate layer.json placement.json --cluster p100x4",
+            "doppler capture models.net:example -o net.json",
+            "doppler place net.json --cluster p100x4 -o placement.json",
+            "doppler simulate net.json placement.json --cluster p100x4",
             "doppler compare workload:llama_layer --cluster v100x8 --budget 10",
         ),
         "Exit codes: 0 done, 2 bad input or usage, 130 interrupted.",
@@ -66,6 +69,7 @@ def _root(
         typer.echo(context.get_help())
 
 
+app.command("capture", epilog=_epilog(CAPTURE_EXAMPLES))(capture)
 app.command("convert", epilog=_epilog(CONVERT_EXAMPLES))(convert)
 app.command("show", epilog=_epilog(SHOW_EXAMPLES))(show)
 app.command("place", epilog=_epilog(PLACE_EXAMPLES))(place)

@@ -121,7 +121,8 @@ def progress(what: str, budget: float | None = None) -> Iterator[None]:
 
     from doppler.cli.compiling import Compiling
 
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    # Of the stream as it is now: torch is kept from printing to it.
+    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
         bar.add_task(what)
         with event.install_listener("numba:compile", Compiling(bar.console.print)):
             yield

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from doppler.cli.inputs import check_output, read_graph, read_placement, read_problem
+from doppler.cli.inputs import check_output, read_graph, read_placement, read_problem, stdin
 from doppler.cli.options import (
     ClusterOption,
     GraphArgument,
@@ -20,12 +20,15 @@ from doppler.cli.output import make_facts, make_title, print_json, print_text, p
 from doppler.errors import DopplerError, UnknownNameError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from doppler.engine import Backend, Execution
     from doppler.graph import Graph
     from doppler.placement import Placement
 
 EXAMPLES = (
     "doppler run layer.json placement.json --check",
+    "doppler run net.json placement.json --weights net.safetensors",
     "doppler run layer.json placement.json --backend cuda --repeat 5 --trace measured.json",
     "doppler run layer.txt placement.json --backend emulated --cluster uniform:4 --time-scale 0.01",
 )
@@ -65,6 +68,16 @@ def run(
             show_default=False,
         ),
     ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            "--weights",
+            metavar="FILE",
+            help="Weights of a captured model, as safetensors; left out: random ones.",
+            show_default=False,
+            callback=stdin,
+        ),
+    ] = None,
     trace: TraceOption = None,
     seed: SeedOption = 0,
     jitter: Annotated[
@@ -86,7 +99,7 @@ def run(
     """Run a placement on real devices, or emulated ones, and measure it."""
     from doppler.checks import check_whole
 
-    silent = check_output(trace, graph, placement, cluster, json=json)
+    silent = check_output(trace, graph, placement, cluster, weights, json=json)
     if backend not in _BACKENDS:
         raise UnknownNameError("backend", backend, _BACKENDS)
     check_whole(repeat, "--repeat", 1)
@@ -95,15 +108,17 @@ def run(
         raise DopplerError(
             f"--backend {backend}: --cluster, --jitter and --time-scale go with --backend emulated"
         )
-    if backend == "emulated" and check:
-        raise DopplerError("--check: the emulated backend computes nothing that could be compared")
+    if backend == "emulated" and (check or weights is not None):
+        option, done = ("--check", "be compared") if check else ("--weights", "use them")
+        raise DopplerError(f"{option}: the emulated backend computes nothing that could {done}")
     with progress("loading"):
         loaded, placed, devices = _load(
             graph, placement, backend, cluster, seed, jitter, time_scale
         )
         from doppler.engine import Engine, longest_idle
 
-        engine = Engine(loaded, devices, seed=seed)
+        tensors = None if weights is None else _tensors(loaded, weights, seed)
+        engine = Engine(loaded, devices, tensors=tensors, seed=seed)
     with progress("running"), engine:
         if repeat > 1 and backend != "emulated":
             engine.run(placed, runtime=runtime, timeout=timeout)
@@ -111,7 +126,7 @@ def run(
     runs.sort(key=lambda execution: execution.makespan)
     median = runs[(repeat - 1) // 2]
     with progress("checking"):
-        checked = _check(loaded, median, seed) if check else None
+        checked = _check(loaded, median, tensors, seed) if check else None
     if trace is not None:
         from json import dumps
 
@@ -138,6 +153,7 @@ def run(
         "transfer_s": float((measured.transfer_end - measured.transfer_start).sum()),
         "by_device": use_of_devices(median, devices.memory),
         "check": checked,
+        "weights": weights,
         "trace": None if trace is None else str(trace),
     }
     if json:
@@ -168,7 +184,17 @@ def _load(
     return graph, placed, make_backend(name, int(placed.devices.max()) + 1)
 
 
-def _check(graph: Graph, execution: Execution, seed: int) -> dict[str, float]:
+def _tensors(graph: Graph, weights: str, seed: int) -> dict[str, Tensor]:
+    """Read the weights; make the inputs up."""
+    from doppler.capture.weights import load_weights
+    from doppler.graph.execution import make_tensors
+
+    return {**make_tensors(graph, seed), **load_weights(weights, graph)}
+
+
+def _check(
+    graph: Graph, execution: Execution, tensors: dict[str, Tensor] | None, seed: int
+) -> dict[str, float]:
     """Compare the results with those of a run op by op in this thread.
 
     Returns
@@ -184,9 +210,8 @@ def _check(graph: Graph, execution: Execution, seed: int) -> dict[str, float]:
     from doppler.engine import compare_outputs
     from doppler.graph.execution import make_tensors, run_sequential
 
-    found = compare_outputs(
-        graph, execution.outputs, run_sequential(graph, make_tensors(graph, seed))
-    )
+    given = make_tensors(graph, seed) if tensors is None else tensors
+    found = compare_outputs(graph, execution.outputs, run_sequential(graph, given))
     if not found.equal:
         raise DopplerError(
             f"{graph.name}: result {found.name!r} differs from the sequential run by "
