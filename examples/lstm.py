@@ -27,10 +27,10 @@ class Cells(nn.Module):
         self.head = nn.Linear(width, classes)
 
     def forward(self, sequence: Tensor) -> Tensor:
-        """Map [steps, batch, width] to logits [batch, classes] of the last step."""
-        state = sequence.new_zeros(sequence.shape[1:])
+        """Map [batch, steps, width] to logits [batch, classes] of the last step."""
+        state = sequence.new_zeros(sequence.shape[0], sequence.shape[2])
         states = [(state, state)] * len(self.cells)
-        for x in sequence.unbind():
+        for x in sequence.unbind(1):
             for layer, cell in enumerate(self.cells):
                 states[layer] = cell(x, states[layer])
                 x = states[layer][0]
@@ -43,14 +43,14 @@ class Layers(nn.Module):
 
     def __init__(self, width: int, layers: int, classes: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.LSTM(width, width) for _ in range(layers))
+        self.layers = nn.ModuleList(nn.LSTM(width, width, batch_first=True) for _ in range(layers))
         self.head = nn.Linear(width, classes)
 
     def forward(self, sequence: Tensor) -> Tensor:
-        """Map [steps, batch, width] to logits [batch, classes] of the last step."""
+        """Map [batch, steps, width] to logits [batch, classes] of the last step."""
         for layer in self.layers:
             sequence, _ = layer(sequence)
-        logits: Tensor = self.head(sequence[-1])
+        logits: Tensor = self.head(sequence[:, -1])
         return logits
 
 
@@ -68,7 +68,7 @@ def _example(kind: type[Cells | Layers], size: str, changes: dict[str, int]) -> 
     given = sized(SIZES, size, changes)
     with seeded(size):
         network = kind(given["width"], given["layers"], given["classes"])
-        sequence = torch.randn(given["steps"], given["batch"], given["width"])
+        sequence = torch.randn(given["batch"], given["steps"], given["width"])
         return network.eval(), (sequence,)
 
 

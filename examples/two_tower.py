@@ -39,8 +39,8 @@ class Tower(nn.Module):
         )
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Map ids [tables, batch, bag] to unit vectors [batch, width]."""
-        bags = [table(ids[index]).sum(1) for index, table in enumerate(self.tables)]
+        """Map ids [batch, tables, bag] to unit vectors [batch, width]."""
+        bags = [table(ids[:, index]).sum(1) for index, table in enumerate(self.tables)]
         joined = self.network(torch.cat(bags, dim=-1))
         return nn.functional.normalize(joined, dim=-1)
 
@@ -54,7 +54,7 @@ class TwoTower(nn.Module):
         self.items = Tower(rows, width, tables, hidden)
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
-        """Map ids [tables, batch, bag] of both sides to scores [batch]."""
+        """Map ids [batch, tables, bag] of both sides to scores [batch]."""
         scores: Tensor = (self.users(users) * self.items(items)).sum(-1)
         return scores
 
@@ -64,7 +64,7 @@ def model(size: str = "tiny", **changes: int) -> Example:
     given = sized(SIZES, size, changes)
     with seeded(size):
         network = TwoTower(given["rows"], given["width"], given["tables"], given["hidden"])
-        shape = given["tables"], given["batch"], given["bag"]
+        shape = given["batch"], given["tables"], given["bag"]
         users, items = torch.randint(given["rows"], shape), torch.randint(given["rows"], shape)
         return network.eval(), (users, items)
 

@@ -44,7 +44,7 @@ class Calls:
 
         expected = self._signature.arguments
         # The order in which keywords are given is of no meaning.
-        order = expected.children_specs[1].context or ()
+        order = _children(expected)[1].context or ()
         known = {key: kwargs[key] for key in order if key in kwargs}
         leaves, spec = pytree.tree_flatten((args, {**known, **kwargs}))
         if spec != expected:
@@ -110,8 +110,14 @@ class Calls:
 
 
 def _described(spec: TreeSpec) -> str:
-    args, kwargs = spec.children_specs
+    args, kwargs = _children(spec)
     count = f"{args.num_children} positional argument{'s' if args.num_children != 1 else ''}"
     names = ", ".join(map(str, kwargs.context or ()))
     text = f"{count} and {shown(names)}" if names else count
     return f"{text} ({spec.num_leaves} values)"
+
+
+def _children(spec: TreeSpec) -> list[TreeSpec]:
+    # What older releases of torch call children_specs.
+    children: list[TreeSpec] = spec.children() if hasattr(spec, "children") else spec.children_specs
+    return children
