@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -45,3 +46,10 @@ def full_of(model: Callable[[str], Example]) -> Callable[[], Example]:
         return model("full")
 
     return full
+
+
+def build(name: str, size: str = "tiny", **changes: int) -> Example:
+    """Build an example by its name in :data:`examples.EXAMPLES`."""
+    module, _, function = name.partition(":")
+    built: Example = getattr(import_module(f"examples.{module}"), function)(size, **changes)
+    return built

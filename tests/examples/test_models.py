@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from examples import EXAMPLES
-from examples.building import Example, sized
+from examples.building import Example, build, sized
 from examples.experts import Experts
 
 pytest.importorskip("transformers", reason="the extra `examples` is not installed")
@@ -31,13 +31,6 @@ STATED = {
 }
 
 
-def made(name: str, size: str = "tiny", **changes: int) -> Example:
-    """Build an example by its name."""
-    module, _, function = name.partition(":")
-    built: Example = getattr(import_module(f"examples.{module}"), function)(size, **changes)
-    return built
-
-
 def called(example: Example) -> list[torch.Tensor]:
     """Run a model on its example inputs; its outputs, flat."""
     model, inputs = example
@@ -52,7 +45,7 @@ def test_every_example_is_stated() -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_exports_and_gives_its_outputs(name: str) -> None:
-    model, inputs = made(name)
+    model, inputs = build(name)
     expected = called((model, inputs))
     assert expected[0].shape == STATED[name][1]
     args, kwargs = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
@@ -69,7 +62,7 @@ def test_an_example_exports_and_gives_its_outputs(name: str) -> None:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_is_the_same_each_time(name: str) -> None:
     state = torch.random.get_rng_state()
-    first, second = (called(made(name)) for _ in range(2))
+    first, second = (called(build(name)) for _ in range(2))
     for one, other in zip(first, second, strict=True):
         assert torch.equal(one, other)
     assert torch.equal(state, torch.random.get_rng_state())
@@ -77,7 +70,7 @@ def test_an_example_is_the_same_each_time(name: str) -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_full_size_allocates_nothing(name: str) -> None:
-    model, inputs = made(name, "full")
+    model, inputs = build(name, "full")
     given = inputs.values() if isinstance(inputs, dict) else inputs
     assert all(each.is_meta for each in (*model.parameters(), *model.buffers(), *given))
     billions = sum(each.numel() for each in model.parameters()) / 1e9
@@ -104,7 +97,7 @@ def test_experts_give_what_routing_to_the_best_gives() -> None:
 
 
 def test_numbers_of_a_size_can_be_changed() -> None:
-    assert called(made("gpt2:model", n_layer=1, batch=3))[0].shape == (3, 16, 128)
+    assert called(build("gpt2:model", n_layer=1, batch=3))[0].shape == (3, 16, 128)
 
 
 @pytest.mark.parametrize(

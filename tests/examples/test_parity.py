@@ -1,4 +1,4 @@
-"""Every example computes what the model does: sharded or not, placed anyhow, on one to three devices.
+"""Every example computes what the model does: sharded or not, placed anyhow, on 1 to 3 devices.
 
 Gradients too, for those with a training step.
 """
@@ -23,7 +23,7 @@ from doppler.placed.calls import Calls
 from doppler.placed.model import state_names
 from doppler.placed.state import ModelState
 from examples import EXAMPLES
-from test_models import made
+from examples.building import build
 
 pytest.importorskip("transformers", reason="the extra `examples` is not installed")
 
@@ -69,7 +69,7 @@ def assert_near(found: Tensor, expected: Tensor, tolerance: float, label: str) -
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_outputs_are_those_of_the_model(name: str) -> None:
-    model, inputs = made(name)
+    model, inputs = build(name)
     args, kwargs = split_inputs(inputs)
     with torch.no_grad():
         expected = pytree.tree_leaves(model(*args, **kwargs))
@@ -85,7 +85,7 @@ def test_outputs_are_those_of_the_model(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 def test_gradients_are_those_of_the_model(name: str) -> None:
-    model, inputs = made(name)
+    model, inputs = build(name)
     args, kwargs = split_inputs(inputs)
 
     def loss(output: Any) -> Tensor:
