@@ -33,7 +33,7 @@ class CompiledGraph:
     devices : sequence of str
         Name of torch's device for each device of the backend.
     most_bytes : float
-        What no tensor may exceed.
+        What no tensor may exceed, if that is more than the memory of the machine.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class CompiledGraph:
         tensors: Mapping[str, Tensor] | None,
         seed: int,
         devices: Sequence[str] = ("cpu",),
-        most_bytes: float = math.inf,
+        most_bytes: float = 0.0,
     ) -> None:
         where = graph.source or graph.name
         if graph.specs is None:

@@ -26,11 +26,55 @@ _DENIED = {
     "as_strided": "depends on how its input lies in memory",
     "as_strided_copy": "depends on how its input lies in memory",
     "as_strided_scatter": "depends on how its input lies in memory",
-    # Their schemas do not tell.
-    "_copy_from": "writes to its input",
-    "_copy_from_and_resize": "writes to its input",
-    "set_data": "writes to its input",
+    # Given odd arguments they end the process, or never end.
+    "fractional_max_pool2d_backward": "is not safe to call",
+    "linalg_matrix_power": "is not safe to call",
+    "matrix_power": "is not safe to call",
 }
+# Of libraries, for weights or tensors in forms of their own; not held against odd arguments.
+_FOREIGN = {
+    "quantized_": "is for quantized tensors, which no op takes",
+    "fbgemm_": "is for quantized tensors, which no op takes",
+    "mkldnn_": "is for tensors in a layout of a library, which no op takes",
+    "sparse_": "is for sparse tensors, which no op takes",
+}
+# Operators whose names begin with an underscore are torch's own: given odd arguments some write
+# where they should not, or end the process. Those are called that captured models hold.
+_INTERNAL = frozenset(
+    """
+    __and__ __lshift__ __or__ __rshift__ __xor__
+    _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d
+    _adaptive_avg_pool3d_backward _addmm_activation _aminmax _batch_norm_no_update
+    _batch_norm_with_update_functional _cdist_backward _cdist_forward _chunk_cat _conj
+    _conj_physical _conv_depthwise2d _convolution _ctc_loss _ctc_loss_backward _cudnn_rnn
+    _cudnn_rnn_backward _efficient_attention_backward _efficientzerotensor _embedding_bag
+    _embedding_bag_backward _embedding_bag_dense_backward _embedding_bag_forward_only
+    _embedding_bag_per_sample_weights_backward _euclidean_dist _fft_c2c _fft_c2r _fft_r2c
+    _fused_dropout _fused_rms_norm _fused_rms_norm_backward _grouped_mm _int_mm
+    _linalg_det _linalg_eigh _linalg_slogdet _linalg_solve_ex _linalg_svd _log_softmax
+    _log_softmax_backward_data _logcumsumexp _masked_scale _native_batch_norm_legit
+    _native_batch_norm_legit_functional _native_batch_norm_legit_no_training _neg_view
+    _pdist_backward _pdist_forward _prelu_kernel _prelu_kernel_backward _reshape_alias
+    _reshape_copy _safe_softmax _scaled_dot_product_attention_math
+    _scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward
+    _scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward
+    _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_backward
+    _scaled_dot_product_flash_attention_for_cpu
+    _scaled_dot_product_flash_attention_for_cpu_backward
+    _scaled_dot_product_fused_attention_overrideable
+    _scaled_dot_product_fused_attention_overrideable_backward _scaled_grouped_mm _scaled_mm
+    _slow_conv2d_backward _slow_conv2d_forward _softmax _softmax_backward_data _stack
+    _standard_gamma _thnn_fused_gru_cell _thnn_fused_gru_cell_backward _thnn_fused_lstm_cell
+    _thnn_fused_lstm_cell_backward_impl _to_copy _trilinear _unsafe_index _unsafe_index_put
+    _unsafe_masked_index _unsafe_masked_index_put_accumulate _unsafe_view
+    _upsample_bicubic2d_aa _upsample_bicubic2d_aa_backward _upsample_bilinear2d_aa
+    _upsample_bilinear2d_aa_backward _upsample_nearest_exact1d
+    _upsample_nearest_exact1d_backward _upsample_nearest_exact2d
+    _upsample_nearest_exact2d_backward _upsample_nearest_exact3d
+    _upsample_nearest_exact3d_backward _weight_int8pack_mm _weight_norm _weight_norm_interface
+    _weight_norm_interface_backward
+    """.split()  # noqa: SIM905
+)
 # Operators that write to running statistics in training, which their schemas do not tell.
 _TRAINING = {
     "batch_norm": "training",
@@ -62,7 +106,7 @@ class Operator:
     call : callable
     parameters : tuple of Parameter
     several : bool
-        Whether it returns several tensors.
+        Whether it returns several values, even if it is a list of one.
     """
 
     name: str
@@ -104,11 +148,19 @@ def find_operator(name: str) -> Operator:
         raise GraphError(f"this torch ({torch.__version__}) has no such operator")
     if operator in _DENIED:
         raise GraphError(f"{_DENIED[operator]}, which no op may")
+    for prefix, reason in _FOREIGN.items():
+        if operator.startswith(prefix):
+            raise GraphError(reason)
+    if overload.startswith("prim_"):
+        raise GraphError("is an overload of TorchScript, which no op calls")
     schema = found._schema
-    if schema.is_mutable:
+    if schema.is_mutable or (operator.endswith("_") and operator not in _INTERNAL):
         raise GraphError("writes to its arguments, which no op may; take its functional form")
+    if operator.startswith("_") and operator not in _INTERNAL:
+        raise GraphError("is internal to torch and none of those that captured models hold")
     kinds = [str(returned.real_type) for returned in schema.returns]
-    if not kinds or not set(kinds) <= {"Tensor", "List[Tensor]"} or "List[Tensor]" in kinds[1:]:
+    # Attention kernels return some numbers beside their tensors.
+    if kinds != ["List[Tensor]"] and (kinds[:1] != ["Tensor"] or {*kinds} - {"Tensor", "int"}):
         raise GraphError(f"returns {', '.join(kinds) or 'nothing'}, must return tensors")
     parameters = tuple(
         Parameter(each.name, each.real_type, each.kwarg_only, not each.has_default_value())
@@ -163,6 +215,8 @@ def bind(call: Mapping[str, Any]) -> Bound:
     training = _TRAINING.get(operator.name)
     if training is not None and given.get(training) and given.get("running_mean") is not None:
         raise GraphError("writes to its running statistics, which no op may")
+    if given.get("pin_memory"):
+        raise GraphError("makes a tensor in pinned memory, which no op may")
     if not any(_reads(value) for value in given.values()) and given.get("device") is None:
         if "device" not in known or not known["device"].by_name_only:
             raise GraphError("reads no tensor, and takes no device on which to make one")

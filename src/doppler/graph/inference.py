@@ -97,6 +97,8 @@ def infer_calls(attributes: Mapping[str, Any], inputs: Sequence[Value], most_byt
     GraphError
         Names the call or the result, and the rule.
     """
+    from torch import SymInt
+
     values = list(inputs)
 
     def argument(value: Any) -> Any:
@@ -113,7 +115,8 @@ def infer_calls(attributes: Mapping[str, Any], inputs: Sequence[Value], most_byt
             kwargs = {name: argument(value) for name, value in bound.kwargs.items()}
             value = _call(bound.operator.call, args, kwargs)
             if bound.operator.several:
-                value = tuple(value)
+                # No op reads a number that comes beside the tensors.
+                value = tuple(None if isinstance(each, int | SymInt) else each for each in value)
             for each in value if isinstance(value, tuple) else (value,):
                 _check_tensor(each, most_bytes)
         except GraphError as error:
@@ -172,7 +175,10 @@ def _check_tensor(value: Any, most_bytes: float) -> None:
         raise GraphError(f"returns {shown_value(type(value).__name__)}, must return tensors")
     if value.layout != torch.strided or value.is_quantized:
         raise GraphError("returns a tensor that is sparse or quantized, must be dense")
-    size = value.untyped_storage().nbytes()
+    try:
+        size = value.untyped_storage().nbytes()
+    except (NotImplementedError, RuntimeError):
+        raise GraphError("returns a tensor without memory of its own, must be dense") from None
     if size > most_bytes:
         raise _too_large(value, size, most_bytes)
 
