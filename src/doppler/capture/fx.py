@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ DEPENDS_ON_DATA = (
     "what happens next depends on the values of a tensor, and that cannot be captured; use "
     "torch.where or a mask instead, or keep the module whole with doppler.region"
 )
+_VARIABLE = re.compile(r"^L\['\w+'\]\.?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +204,8 @@ class _Reader:
         # A call of the backward pass has the module of the call whose gradient it is.
         stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
         module = next((path for path, _ in reversed(stack.values())), "")
-        module = module.removeprefix("L['self'].").removeprefix("L['self']")
+        # Dynamo names the model first, as the variable that holds it.
+        module = _VARIABLE.sub("", module)
         self.calls.append(
             Call(
                 op,

@@ -102,7 +102,7 @@ def _folded(program: Program, constants: dict[str, Tensor]) -> tuple[Program, di
     for number, call in enumerate(program.calls, n_inputs):
         if all(ref.value in known for ref in call.refs()) and _may_fold(call):
             with torch.no_grad():
-                known[number] = folded[number] = _run(call, known)
+                known[number] = folded[number] = run_call(call, known)
     if not folded:
         return program, constants
     wanted = _wanted(program, folded)
@@ -150,7 +150,15 @@ def _may_fold(call: Call) -> bool:
     return not (shown or is_random(call.op) or size > _LARGEST_CONSTANT)
 
 
-def _run(call: Call, values: Mapping[int, Any]) -> Any:
+def run_call(call: Call, values: Mapping[int, Any]) -> Any:
+    """Make a call, here and now, on the CPU where it makes a tensor of none.
+
+    Parameters
+    ----------
+    call : Call
+    values : mapping of int to (Tensor or sequence of Tensor)
+        By number of the value in the program, those that the call reads.
+    """
     function = overload(call.op)
     assert function is not None, call.op
 

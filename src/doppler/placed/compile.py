@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from doppler import methods
@@ -16,17 +13,15 @@ from doppler.capture.export import ExampleInputs, split_inputs
 from doppler.capture.fusion import FUSE
 from doppler.checks import check_number, check_type
 from doppler.cluster import Cluster
-from doppler.engine import Backend, Engine, Execution
+from doppler.engine import Backend, Engine
 from doppler.errors import CaptureError, DeviceMemoryError, EngineError, MemoryLimitError
 from doppler.messages import shown_value
 from doppler.placed.calls import Calls
 from doppler.placed.checking import compare_with_eager
 from doppler.placed.devices import guessed_cluster, open_backend, usual_devices
-from doppler.placed.measuring import NOTHING, Measurements
-from doppler.placed.memory import explain_overflow
 from doppler.placed.model import Mode, PlacedModel, state_names
 from doppler.placed.state import ModelState
-from doppler.placement import Placement
+from doppler.placed.trials import Search, Trials, undisturbed_random_numbers
 from doppler.problem import Problem
 
 if TYPE_CHECKING:
@@ -37,8 +32,6 @@ if TYPE_CHECKING:
     from doppler.policy.network import DualPolicy
 
 AUTO = "auto"
-# Runs of a placement that count, after one that brings everything to the devices.
-_RUNS = 3
 
 
 def compile(
@@ -138,7 +131,7 @@ def compile(
     captures = Captures(
         model, example_inputs, training=training, loss=loss, reduction=reduction, name=name
     )
-    settings = _Search(method, policy, seed)
+    settings = Search(method, policy, seed)
     choices = [shard] if not isinstance(shard, str) else _choices(where, budget)
     best: PlacedModel | None = None
     refused: Exception | None = None
@@ -150,7 +143,7 @@ def compile(
                 continue
             placed = _place(model, found, where, backend, settings, share, (args, kwargs))
             if check and backend is not None:
-                with _random_state():
+                with undisturbed_random_numbers():
                     compare_with_eager(placed, model, args, kwargs, loss, training)
         except (CaptureError, MemoryLimitError, DeviceMemoryError) as error:
             # The first is the whole model: what is wrong with it is wrong with every shard.
@@ -168,19 +161,6 @@ def compile(
         assert refused is not None
         raise refused
     return best
-
-
-@dataclass(frozen=True, slots=True)
-class _Search:
-    method: str
-    policy: str | Path | FrozenPolicy | DualPolicy
-    seed: int
-
-    def place(self, problem: Problem, budget: float) -> Placement:
-        try:
-            return methods.place(problem, self.method, self.policy, budget, self.seed)
-        except MemoryLimitError as error:
-            raise MemoryLimitError(explain_overflow(problem, str(error))) from None
 
 
 def _choices(cluster: Cluster, budget: float) -> list[Mapping[str, int] | None]:
@@ -205,7 +185,7 @@ def _place(
     captured: Captured,
     cluster: Cluster,
     backend: Backend | None,
-    search: _Search,
+    search: Search,
     budget: float,
     example: tuple[tuple[Any, ...], dict[str, Any]],
 ) -> PlacedModel:
@@ -222,8 +202,8 @@ def _place(
     tensors = {**captured.constants, **state.changed(), **inputs}
     engine = Engine(graph, backend, tensors=tensors, share=True)
     try:
-        with _random_state():
-            found = _Trials(engine, cluster, search).run(budget)
+        with undisturbed_random_numbers():
+            found = Trials(engine, cluster, search).run(budget)
     except BaseException:
         engine.close()
         raise
@@ -238,73 +218,3 @@ def _place(
         engine=engine,
         measured=found.seconds,
     )
-
-
-@dataclass
-class _Trials:
-    """Placements of a model that are tried on its devices, each time by what is known by then."""
-
-    engine: Engine
-    cluster: Cluster
-    search: _Search
-
-    def __post_init__(self) -> None:
-        self.known: Measurements = NOTHING
-        self.seconds: dict[str, float] = {}
-        self.placement: Placement | None = None
-        self.best = math.inf
-
-    @property
-    def chosen(self) -> Placement:
-        """The placement of the fastest runs."""
-        assert self.placement is not None
-        return self.placement
-
-    def run(self, budget: float) -> _Trials:
-        guessed = self.cluster
-        graph = self.engine.graph
-        kinds: dict[str, int] = {}
-        for number, device in enumerate(guessed.devices):
-            kinds.setdefault(device.kind, number)
-        for kind, number in kinds.items():
-            alone = Placement([number] * graph.n_ops)
-            name = "one device" if kind == guessed.devices[0].kind else f"one {kind}"
-            try:
-                self.attempt(name, alone)
-            except DeviceMemoryError:
-                continue  # It needs more than one: then modeled costs are all that is known.
-        if guessed.n_devices > 1:
-            for turn in range(2):
-                self.cluster = self.known.applied(guessed)
-                problem = Problem(graph, self.cluster)
-                try:
-                    self.attempt(f"turn {turn}", self.search.place(problem, budget / 2))
-                except DeviceMemoryError:
-                    if turn:
-                        break
-                    raise
-        self.cluster = self.known.applied(guessed)
-        one = self.seconds.get("one device")
-        self.seconds = {"placed": self.best} | ({} if one is None else {"one device": one})
-        return self
-
-    def attempt(self, name: str, placement: Placement) -> None:
-        runs: list[Execution] = []
-        for _ in range(1 + _RUNS):
-            runs.append(self.engine.run(placement))
-        self.known = self.known.add(
-            self.engine.graph, self.cluster, [run.trace for run in runs[1:]]
-        )
-        seconds = median(run.makespan for run in runs[1:])
-        self.seconds[name] = seconds
-        if seconds < self.best:
-            self.best, self.placement = seconds, placement
-
-
-@contextmanager
-def _random_state() -> Iterator[None]:
-    """Let runs that only measure draw random numbers without a trace."""
-    import torch
-
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        yield

@@ -120,7 +120,7 @@ class PlacedModel:
         self._last: Execution | None = None
         self._engine = engine
         self._state = ModelState(model, state_names(captured.graph))
-        self._pieces = _pieces(self.graph)
+        self._pieces = pieces_of(self.graph)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model.
@@ -422,7 +422,8 @@ def join(pieces: list[tuple[Tensor, Tile]], device: Any) -> Tensor:
     return whole
 
 
-def _pieces(graph: Graph) -> dict[str, list[tuple[int, Tile]]]:
+def pieces_of(graph: Graph) -> dict[str, list[tuple[int, Tile]]]:
+    """List by name which ops hold the tiles of every output."""
     pieces: dict[str, list[tuple[int, Tile]]] = {}
     for op, tile in graph.outputs.items():
         pieces.setdefault(tile.tensor, []).append((op, tile))
