@@ -16,6 +16,7 @@ from doppler.errors import ProblemError
 from doppler.graph.graph import Graph
 from doppler.graph.levels import bottom_levels, top_levels
 from doppler.graph.op_class import op_classes
+from doppler.graph.shared_blocks import shared_blocks
 from doppler.kernels import kernel
 
 FloatArray = npt.NDArray[np.float64]
@@ -49,6 +50,10 @@ class Arrays(NamedTuple):
     group : int32 array, shape [ops]
         Colocation group 0..groups-1, or -1.
     param_bytes, output_bytes : float64 array, shape [ops]
+    shared_ptr, shared_op : int32 array, shape [blocks + 1], [readers]
+        Ops that read the same block of a parameter, and count it each in ``param_bytes``: a device
+        holds it once.
+    shared_bytes : float64 array, shape [blocks]
     capacity : float64 array, shape [devices]
     n_channels, n_groups : int
     """
@@ -66,6 +71,9 @@ class Arrays(NamedTuple):
     group: IntArray
     param_bytes: FloatArray
     output_bytes: FloatArray
+    shared_ptr: IntArray
+    shared_op: IntArray
+    shared_bytes: FloatArray
     capacity: FloatArray
     n_channels: int
     n_groups: int
@@ -181,7 +189,9 @@ class Problem:
         Equal problems have equal fingerprints, whatever their graphs and clusters are called.
         """
         digest = hashlib.sha256()
-        for value in self.arrays:
+        for name, value in self.arrays._asdict().items():
+            if name.startswith("shared") and not self.arrays.shared_op.size:
+                continue  # Nothing to tell.
             array = np.ascontiguousarray(value)
             digest.update(f"{array.dtype}{array.shape}".encode())
             digest.update(array.tobytes())
@@ -246,6 +256,27 @@ class Problem:
 
     def __repr__(self) -> str:
         return f"Problem({self.graph!r}, {self.cluster.name!r})"
+
+
+@kernel
+def count_once(arrays, devices, held, met):  # type: ignore[no-untyped-def]
+    """Take off what blocks that several ops of a device read were counted too often. O(readers).
+
+    Parameters
+    ----------
+    arrays : Arrays
+    devices : int32 array, shape [ops]
+    held : float64 array, shape [devices]
+        Bytes of each device, changed in place.
+    met : int64 array, shape [devices]
+        Scratch; holds no number of a block.
+    """
+    for block in range(len(arrays.shared_bytes)):
+        for at in range(arrays.shared_ptr[block], arrays.shared_ptr[block + 1]):
+            home = devices[arrays.shared_op[at]]
+            if met[home] == block:
+                held[home] -= arrays.shared_bytes[block]
+            met[home] = block
 
 
 @kernel
@@ -389,6 +420,7 @@ def _arrays(graph: Graph, cluster: Cluster) -> Arrays:
         group=group,
         param_bytes=graph.param_bytes,
         output_bytes=graph.output_bytes,
+        **shared_blocks(graph)._asdict(),
         capacity=np.array([device.memory for device in cluster.devices], np.float64),
         n_channels=cluster.n_channels,
         n_groups=n_groups,

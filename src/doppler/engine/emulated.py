@@ -24,7 +24,7 @@ from doppler.engine.plan import ExecutionPlan
 from doppler.errors import DeviceMemoryError, EngineError
 from doppler.graph import Graph
 from doppler.placement import Placement
-from doppler.problem import Problem
+from doppler.problem import Problem, count_once
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -165,7 +165,10 @@ class EmulatedSession:
         arrays = backend.problem.arrays
         n_ops, n_devices = arrays.compute.shape
         self.held: list[dict[int, float]] = [{} for _ in range(n_devices)]
-        self.resident = np.bincount(plan.devices, arrays.param_bytes, minlength=n_devices).tolist()
+        resident = np.bincount(plan.devices, arrays.param_bytes, minlength=n_devices)
+        met = np.full(n_devices, -1, np.int64)
+        count_once(arrays, np.array(plan.devices, np.int32), resident, met)
+        self.resident = resident.tolist()
         self.sizes = arrays.output_bytes.tolist()
         self.depth = [1] * n_devices
         self.at_once = -1.0

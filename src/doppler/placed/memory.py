@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from doppler.problem import Problem
 from doppler.viewer.units import format_bytes
 
@@ -16,7 +18,9 @@ def explain_overflow(problem: Problem, why: str) -> str:
         What the search says.
     """
     arrays = problem.arrays
-    needed, held = float(arrays.param_bytes.sum()), float(arrays.capacity.sum())
+    repeats = np.diff(arrays.shared_ptr) - 1
+    needed = float(arrays.param_bytes.sum() - (repeats * arrays.shared_bytes).sum())
+    held = float(arrays.capacity.sum())
     if needed > held:
         return (
             f"{why}; the parameters and inputs alone take {format_bytes(needed)}, and the "

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from doppler.kernels import kernel
+from doppler.problem import count_once
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -37,6 +38,7 @@ def peak_memory(arrays, devices, work, n_sent):  # type: ignore[no-untyped-def]
     held = np.zeros(arrays.compute.shape[1])
     for op in range(n_ops):
         held[devices[op]] += arrays.param_bytes[op]
+    count_once(arrays, devices, held, np.full(len(held), -1, np.int64))
     free_at = np.empty(n_ops)
     for op in range(n_ops):
         first, last = arrays.succ_ptr[op], arrays.succ_ptr[op + 1]
@@ -111,6 +113,8 @@ def surely_fits(arrays, devices, held, met):  # type: ignore[no-untyped-def]
             if met[target] != op:
                 met[target] = op
                 held[target] += size
+    if len(arrays.shared_bytes) > 0:
+        count_once(arrays, devices, held, np.full(len(held), -1, np.int64))
     fits = True
     for device in range(len(held)):
         fits = fits and held[device] <= capacity[device]
