@@ -6,11 +6,12 @@ import math
 from dataclasses import replace
 
 import pytest
+from aten_graphs import aten_graph, call, calls, ref, result, whole
 
 from doppler import Graph, workloads
 from doppler.errors import GraphError
 from doppler.graph.op_class import op_classes
-from doppler.graph.spec import OpSpec
+from doppler.graph.spec import OpSpec, TensorSpec
 from doppler.profiling.classes import OpClass, find_classes, measure_classes
 from doppler.profiling.rates import Rates
 from doppler.profiling.workers import Workers
@@ -100,3 +101,38 @@ def test_an_op_that_fails_is_left_out_and_the_others_are_measured() -> None:
     assert set(found.left_out) == {"broken"}
     assert "einsum gave a result of shape ()" in found.left_out["broken"]
     assert len(found.timings[0]) == len(classes)
+
+
+def test_calls_are_timed_on_inputs_of_their_types() -> None:
+    looked_up = calls(
+        call("embedding.default", ref(0), ref(1)),
+        call("topk.default", ref(2), 2),
+        result(3, (4, 2), item=0),
+        result(3, (4, 2), "int64", 1),
+    )
+    taken = calls(
+        call("lt.Scalar", ref(0, 0), 0.0),
+        call("mul.Tensor", ref(1), ref(0, 1)),
+        result(2, (4, 2), "int64"),
+    )
+    graph = aten_graph(
+        [((whole("table", (9, 6)), whole("ids", (4,))), looked_up), ((0,), taken)],
+        {
+            "table": TensorSpec((9, 6), "parameter", dtype="float32"),
+            "ids": TensorSpec((4,), "input", {"kind": "integers", "high": 9}, "int64"),
+        },
+    )
+    classes = find_classes([graph, small()])
+    with Workers(("cpu", "cpu")) as workers:
+        found = measure_classes(workers, [RATES] * 2, ROOM, classes, repeats=1, budget=9.0)
+    assert found.left_out == {}
+    assert {*op_classes(graph)} < set(found.timings[0])
+
+
+def test_calls_that_cannot_run_are_refused_before_any_does() -> None:
+    wrong = calls(call("mm.default", ref(0), ref(0)), result(1, (4, 6)))
+    graph = aten_graph([((whole("x", (4, 6)),), wrong)], {"x": TensorSpec((4, 6))})
+    with pytest.raises(
+        GraphError, match=r"captured: op 0 \(op0\): call 0 \(aten\.mm\.default\): t"
+    ):
+        find_classes([graph])

@@ -20,6 +20,9 @@ from doppler.messages import shown_value
 if TYPE_CHECKING:
     from torch import Generator, Tensor, dtype
 
+#: What torch raises where it cannot compute an op.
+FAULTS = (RuntimeError, IndexError, TypeError, ValueError, MemoryError)
+
 Attributes = Mapping[str, Any]
 Function = Callable[[Sequence["Tensor"], Attributes], "Tensor"]
 
@@ -219,7 +222,7 @@ def run_sequential(
         ]
         try:
             outputs[op] = run_op(spec, inputs)
-        except (*_FAULTS, GraphError) as error:
+        except (*FAULTS, GraphError) as error:
             raise GraphError(f"{graph.name}: op {op} ({graph.names[op]}): {error}") from error
         if keep_all:
             continue
@@ -494,9 +497,6 @@ def _dtype(spec: TensorSpec) -> dtype | None:
 
     return None if spec.dtype is None else getattr(torch, spec.dtype)
 
-
-# What torch raises where it cannot compute an op.
-_FAULTS = (RuntimeError, IndexError, TypeError, ValueError, MemoryError)
 
 # Ways to fill a tensor of any type.
 _ANY_TYPE = ("constant", "integers", "values")

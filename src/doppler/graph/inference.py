@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 _LONGEST = 300
 
 
-def check_ops(graph: Graph, dtypes: Mapping[str, torch.dtype], most_bytes: float) -> None:
+def check_ops(
+    graph: Graph, dtypes: Mapping[str, torch.dtype], most_bytes: float
+) -> list[tuple[Value, ...]]:
     """Check that every op can be computed, and gives what its spec says.
 
     Parameters
@@ -35,6 +37,11 @@ def check_ops(graph: Graph, dtypes: Mapping[str, torch.dtype], most_bytes: float
         Of each whole tensor.
     most_bytes : float
         No tensor may be larger.
+
+    Returns
+    -------
+    list of tuple of Value, length ops
+        What each op reads, on the device ``meta``.
 
     Raises
     ------
@@ -52,6 +59,7 @@ def check_ops(graph: Graph, dtypes: Mapping[str, torch.dtype], most_bytes: float
     known: dict[Any, tuple[Value, Any]] = {}
     forms: dict[int, str] = {}
     values: list[tuple[Value, Any]] = [(None, None)] * graph.n_ops
+    read: list[tuple[Value, ...]] = [()] * graph.n_ops
     with torch.no_grad():
         for op in graph.topological_order.tolist():
             spec = graph.specs[op]
@@ -78,6 +86,8 @@ def check_ops(graph: Graph, dtypes: Mapping[str, torch.dtype], most_bytes: float
                     ) from None
                 known[key] = _keyed(value)
             values[op] = known[key]
+            read[op] = tuple(value for value, _ in inputs)
+    return read
 
 
 def infer_calls(attributes: Mapping[str, Any], inputs: Sequence[Value], most_bytes: float) -> Value:

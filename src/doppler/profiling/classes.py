@@ -10,13 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from doppler.engine.compiled_graph import each_tensor
 from doppler.errors import GraphError
 from doppler.graph import Graph
-from doppler.graph.execution import run_op
+from doppler.graph.calls import ATEN
+from doppler.graph.execution import FAULTS, compile_op
 from doppler.graph.op_class import Shape, input_shapes, op_classes
 from doppler.graph.spec import OpSpec
+from doppler.installed_memory import installed_memory
 from doppler.messages import shown
 from doppler.profiling.rates import Rates, busy_work
 from doppler.profiling.timing import Timing, pool
@@ -46,6 +49,9 @@ class OpClass:
         How many ops have it, over all graphs.
     flops, moved : float
         Floating-point operations of one op, and bytes that it reads and writes.
+    inputs : tuple of (tensor or tuple of tensors), or None
+        Of calls of torch's operators: tensors of any dtype on the device ``meta``. Of all other
+        ops the inputs are float32.
     """
 
     name: str
@@ -54,6 +60,7 @@ class OpClass:
     count: int
     flops: float
     moved: float
+    inputs: tuple[Any, ...] | None = None
 
     def expected(self, rates: Rates) -> float:
         """Predict the seconds of one op, as the cost model does."""
@@ -64,6 +71,8 @@ class OpClass:
     @property
     def held(self) -> float:
         """Bytes of the inputs and the output."""
+        if self.inputs is not None:
+            return max(self.moved, float(sum(map(_bytes, self.inputs))))
         elements = sum(math.prod(shape) for shape in (*self.shapes, self.spec.shape))
         return float(elements * _ELEMENT_BYTES)
 
@@ -90,7 +99,7 @@ def find_classes(graphs: Sequence[Graph]) -> list[OpClass]:
     Raises
     ------
     GraphError
-        If a graph has no executable ops.
+        If a graph has no executable ops, or calls of torch's operators that cannot run.
     """
     counts: Counter[str] = Counter()
     examples: dict[str, tuple[Graph, int]] = {}
@@ -104,8 +113,10 @@ def find_classes(graphs: Sequence[Graph]) -> list[OpClass]:
             counts[name] += 1
             examples.setdefault(name, (graph, op))
     found = []
+    read = {id(graph): _calls_inputs(graph) for graph, _ in examples.values()}
     for name, (graph, op) in examples.items():
         assert graph.specs is not None
+        inputs = read[id(graph)]
         found.append(
             OpClass(
                 name,
@@ -114,9 +125,30 @@ def find_classes(graphs: Sequence[Graph]) -> list[OpClass]:
                 counts[name],
                 float(graph.flops[op]),
                 float(graph.bytes_read[op] + graph.output_bytes[op]),
+                None if inputs is None else inputs[op],
             )
         )
     return found
+
+
+def _calls_inputs(graph: Graph) -> list[tuple[Any, ...]] | None:
+    """Check a graph of calls of torch's operators, and tell what each op reads."""
+    if all(spec.function != ATEN for spec in graph.specs or ()):
+        return None
+    import torch
+
+    from doppler.graph.inference import check_ops
+
+    dtypes = {
+        name: getattr(torch, tensor.dtype or "float32") for name, tensor in graph.tensors.items()
+    }
+    return check_ops(graph, dtypes, installed_memory())
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, tuple):
+        return sum(map(_bytes, value))
+    return 0 if value is None else int(value.numel() * value.element_size())
 
 
 def measure_classes(
@@ -159,8 +191,13 @@ def measure_classes(
         with lock:
             failures.setdefault(name, f"{worker.name}: {shown(str(error))}")
 
-    def prepared(op_class: OpClass, worker: Worker, numbers: Tensor) -> list[Tensor] | None:
+    def prepared(op_class: OpClass, worker: Worker, numbers: Tensor) -> list[Any] | None:
         try:
+            if op_class.inputs is not None:
+                return [
+                    each_tensor(value, lambda meta: worker.like(meta, numbers))
+                    for value in op_class.inputs
+                ]
             return [worker.tensor(shape, numbers) for shape in op_class.shapes]
         except RuntimeError as error:  # too little memory
             fail(op_class.name, worker, error)
@@ -170,7 +207,8 @@ def measure_classes(
         place = workers.all.index(worker)
         draw = random.Random(seed * 1009 + place)
         numbers = worker.pool()
-        alive: list[Tensor | None] = [None] * _ALIVE
+        alive: list[Any] = [None] * _ALIVE
+        functions = {op_class.name: compile_op(op_class.spec, worker.device) for op_class in chosen}
         samples: dict[str, list[float]] = {op_class.name: [] for op_class in chosen}
         order = list(chosen)
         for turn in range(repeats + 1):
@@ -186,11 +224,11 @@ def measure_classes(
                 if inputs is not None and op_class.name not in failures:
                     try:
                         seconds = _timed(
-                            worker, partial(run_op, op_class.spec, inputs), alive, step
+                            worker, partial(functions[op_class.name], inputs), alive, step
                         )
                         if turn:
                             samples[op_class.name].append(seconds)
-                    except (RuntimeError, GraphError) as error:
+                    except (*FAULTS, GraphError) as error:
                         fail(op_class.name, worker, error)
                 inputs = coming
         return samples
@@ -207,10 +245,8 @@ def measure_classes(
     return ClassTimes(timings, {**left_out, **failures})
 
 
-def _timed(
-    worker: Worker, run: Callable[[], Tensor], alive: list[Tensor | None], step: int
-) -> float:
-    made: list[Tensor] = []
+def _timed(worker: Worker, run: Callable[[], Any], alive: list[Any], step: int) -> float:
+    made: list[Any] = []
     seconds = worker.seconds(lambda: made.append(run()))
     alive[step % len(alive)] = made[0]
     return seconds

@@ -115,6 +115,14 @@ class Worker:
             part.copy_(pool[: part.numel()])
         return made
 
+    def like(self, meta: Tensor, pool: Tensor) -> Tensor:
+        """Make a tensor of the shape and dtype of another; one of whole numbers is zero."""
+        import torch
+
+        if meta.is_floating_point():
+            return self.tensor(meta.shape, pool).to(meta.dtype)
+        return torch.zeros(meta.shape, dtype=meta.dtype, device=self.device)
+
     def pool(self, elements: int = 1 << 20) -> Tensor:
         """Make numbers to fill tensors with: normal, the same on every device."""
         import torch
