@@ -16,12 +16,14 @@ def set_torch_threads(number: int) -> int:
     """
     import torch
 
+    before = torch.get_num_threads()
+    if before == number:
+        return before
     with _lock:
         usual: list[int] = []
         _in_new_thread(lambda: usual.append(torch.get_num_threads()))
-        # Asked first, this thread keeps its number; else its first parallel function would take the
+        # Asked above, this thread keeps its number; else its first parallel function would take the
         # one that was set last, in whatever thread.
-        before = torch.get_num_threads()
         torch.set_num_threads(number)
         _in_new_thread(lambda: torch.set_num_threads(*usual))
     return before
