@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from doppler import Graph, Placement, Problem, place, simulate
+from doppler import Graph, Placement, Problem, compile, place, simulate
 from doppler.engine import (
     Backend,
     CpuBackend,
@@ -375,6 +375,64 @@ def check_refinement(machine: Machine, problem: Problem) -> dict[str, Any]:
     return found
 
 
+class Branches(torch.nn.Module):
+    """Two branches of convolutions, and a layer on both: something for two devices to share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branches = torch.nn.ModuleList(
+            torch.nn.Sequential(
+                torch.nn.Conv2d(8, 16, size, padding=size // 2),
+                torch.nn.BatchNorm2d(16),
+                torch.nn.ReLU(),
+                torch.nn.AdaptiveAvgPool2d(4),
+                torch.nn.Flatten(),
+            )
+            for size in (3, 5)
+        )
+        self.head = torch.nn.Linear(512, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Map [batch, 8, height, width] to [batch, 10]."""
+        logits: torch.Tensor = self.head(
+            torch.cat([branch(images) for branch in self.branches], dim=1)
+        )
+        return logits
+
+
+def check_model(machine: Machine) -> dict[str, Any]:
+    """Compile a model for the GPU and the CPU, run and train it, and compare with the model."""
+    torch.manual_seed(0)
+    devices = ["cpu:0", "cpu:1"] if machine.kind == "cpu" else ["cuda:0", "cpu"]
+    model, images = Branches().eval(), torch.randn(16, 8, 32, 32)
+    found: dict[str, Any] = {}
+    with torch.no_grad():
+        expected = model(images)
+    for name, shard in (("whole", None), ("sharded", {"batch": 2})):
+        with compile(model, (images,), devices, shard=shard, budget=0.5) as placed:
+            rng = np.random.default_rng(0)
+            for _ in range(5):
+                placed.placement = Placement(rng.integers(2, size=placed.graph.n_ops))
+                gap = float((placed(images).cpu() - expected).abs().max() / expected.abs().max())
+                if gap > 1e-3:
+                    raise AssertionError(f"{name}: outputs differ by {gap:.3g} of the largest")
+            found[name] = {"ops": placed.graph.n_ops, **placed.measured}
+
+    def loss(output: torch.Tensor) -> torch.Tensor:
+        return output.square().mean()
+
+    (gradient,) = torch.autograd.grad(loss(model(images)), [model.head.weight])
+    with compile(model, (images,), devices, training=True, loss=loss, budget=0.5) as placed:
+        placed(images)
+        step = model.head.weight.grad
+        assert step is not None
+        gap = float((step.cpu() - gradient).abs().max() / gradient.abs().max())
+        if gap > 1e-3:
+            raise AssertionError(f"gradients differ by {gap:.3g} of the largest")
+        found["training"] = {"ops": placed.graph.n_ops, **placed.measured}
+    return found
+
+
 def run_checks(machine: Machine) -> dict[str, Any]:
     """Run one check after the other; one that fails does not keep the rest from running."""
     began = time.perf_counter()
@@ -398,6 +456,7 @@ def run_checks(machine: Machine) -> dict[str, Any]:
     try:
         attempt("parity", lambda: check_parity(machine))
         attempt("faults", lambda: check_faults(machine))
+        attempt("model", lambda: check_model(machine))
         attempt("hanging_kernel", lambda: check_hanging_kernel(machine))
         attempt("lost_device", lambda: check_lost_device(machine))
         attempt("overhead", lambda: check_overhead(machine))

@@ -1,6 +1,6 @@
 """PyTorch models on several devices: captured, placed, run, and refined from measured times."""
 
-from doppler.placed.compile import compile
+from doppler.placed.compiler import compile
 from doppler.placed.model import PlacedModel
 from doppler.placed.saving import load_placed
 
