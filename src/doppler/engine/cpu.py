@@ -161,7 +161,7 @@ class CpuSession:
         if torch.get_num_threads() != usual:
             usual = set_torch_threads(self._threads)
         try:
-            with torch.no_grad(), _no_autocast():
+            with torch.no_grad(), no_autocast():
                 yield
         finally:
             if usual != self._threads:
@@ -247,7 +247,8 @@ def _cores_of_devices(n_devices: int, threads: int) -> list[tuple[int, ...]]:
     return [cores[device * threads : (device + 1) * threads] for device in range(n_devices)]
 
 
-def _no_autocast() -> AbstractContextManager[object]:
+def no_autocast() -> AbstractContextManager[object]:
+    """Compute in the types that the ops name, whatever the calling thread has asked for."""
     import torch
 
     scope = ExitStack()

@@ -22,7 +22,7 @@ from doppler.cores import cores
 from doppler.engine.allocator import keep_freed_memory, return_freed_memory
 from doppler.engine.backend import Backend, Times
 from doppler.engine.compiled_graph import CompiledGraph, TileCache, each_tensor
-from doppler.engine.cpu import CpuSession, is_out_of_memory, known_faults
+from doppler.engine.cpu import CpuSession, is_out_of_memory, known_faults, no_autocast
 from doppler.engine.plan import ExecutionPlan
 from doppler.errors import DeviceLostError, DeviceMemoryError, EngineError
 from doppler.graph import Graph
@@ -244,7 +244,11 @@ class CudaSession(CpuSession):
         import torch
 
         stream = self._streams.compute[device]
-        with super().in_caller(device), torch.cuda.stream(stream):
+        if stream is None:
+            with super().in_caller(device):
+                yield
+            return
+        with torch.no_grad(), no_autocast(), torch.cuda.stream(stream):
             yield
 
     @contextmanager
