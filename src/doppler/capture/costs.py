@@ -131,6 +131,12 @@ def _recurrent(call: Call, shapes: Sequence[Shape], results: Sequence[Shape]) ->
     return 2.0 * steps * sum(math.prod(shape) for shape in shapes[1:] if len(shape) == 2)
 
 
+def _cell(call: Call, shapes: Sequence[Shape], results: Sequence[Shape]) -> float:
+    # Weights come after the states; an LSTM has two of them.
+    weights = shapes[3:5] if "lstm" in call.op else shapes[2:4]
+    return 2.0 * shapes[0][0] * sum(map(math.prod, weights))
+
+
 _Rule = Callable[[Call, Sequence[Shape], Sequence[Shape]], float]
 _RULES: Mapping[str, _Rule] = {
     "linear": _linear,
@@ -162,4 +168,5 @@ _RULES: Mapping[str, _Rule] = {
         _attention_backward,
     ),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _recurrent),
+    **dict.fromkeys(("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"), _cell),
 }
