@@ -16,7 +16,7 @@ from doppler.errors import ProblemError
 from doppler.graph.graph import Graph
 from doppler.graph.levels import bottom_levels, top_levels
 from doppler.graph.op_class import op_classes
-from doppler.graph.shared_blocks import shared_blocks
+from doppler.graph.shared_tiles import shared_tiles
 from doppler.kernels import kernel
 
 FloatArray = npt.NDArray[np.float64]
@@ -50,10 +50,10 @@ class Arrays(NamedTuple):
     group : int32 array, shape [ops]
         Colocation group 0..groups-1, or -1.
     param_bytes, output_bytes : float64 array, shape [ops]
-    shared_ptr, shared_op : int32 array, shape [blocks + 1], [readers]
-        Ops that read the same block of a parameter, and count it each in ``param_bytes``: a device
-        holds it once.
-    shared_bytes : float64 array, shape [blocks]
+        Parameters that no other op reads, and output.
+    tile_ptr, tile : int32 array, shape [ops + 1] and [reads]
+        CSR: tiles of parameters that each op reads and others too. A device holds one once.
+    tile_bytes : float64 array, shape [tiles]
     capacity : float64 array, shape [devices]
     n_channels, n_groups : int
     """
@@ -71,9 +71,9 @@ class Arrays(NamedTuple):
     group: IntArray
     param_bytes: FloatArray
     output_bytes: FloatArray
-    shared_ptr: IntArray
-    shared_op: IntArray
-    shared_bytes: FloatArray
+    tile_ptr: IntArray
+    tile: IntArray
+    tile_bytes: FloatArray
     capacity: FloatArray
     n_channels: int
     n_groups: int
@@ -138,7 +138,7 @@ class Problem:
         A device never holds more than every parameter and one copy of every output.
         """
         arrays = self.arrays
-        most = arrays.param_bytes.sum() + arrays.output_bytes.sum()
+        most = arrays.param_bytes.sum() + arrays.tile_bytes.sum() + arrays.output_bytes.sum()
         return bool(most > arrays.capacity.min())
 
     @cached_property
@@ -189,9 +189,10 @@ class Problem:
         Equal problems have equal fingerprints, whatever their graphs and clusters are called.
         """
         digest = hashlib.sha256()
+        shared = bool(self.arrays.tile_bytes.size)
         for name, value in self.arrays._asdict().items():
-            if name.startswith("shared") and not self.arrays.shared_op.size:
-                continue  # Nothing to tell.
+            if name.startswith("tile") and not shared:
+                continue
             array = np.ascontiguousarray(value)
             digest.update(f"{array.dtype}{array.shape}".encode())
             digest.update(array.tobytes())
@@ -256,27 +257,6 @@ class Problem:
 
     def __repr__(self) -> str:
         return f"Problem({self.graph!r}, {self.cluster.name!r})"
-
-
-@kernel
-def count_once(arrays, devices, held, met):  # type: ignore[no-untyped-def]
-    """Take off what blocks that several ops of a device read were counted too often. O(readers).
-
-    Parameters
-    ----------
-    arrays : Arrays
-    devices : int32 array, shape [ops]
-    held : float64 array, shape [devices]
-        Bytes of each device, changed in place.
-    met : int64 array, shape [devices]
-        Scratch; holds no number of a block.
-    """
-    for block in range(len(arrays.shared_bytes)):
-        for at in range(arrays.shared_ptr[block], arrays.shared_ptr[block + 1]):
-            home = devices[arrays.shared_op[at]]
-            if met[home] == block:
-                held[home] -= arrays.shared_bytes[block]
-            met[home] = block
 
 
 @kernel
@@ -381,6 +361,31 @@ def _summarize(compute, mean, least, most):  # type: ignore[no-untyped-def]
         most[op] = slowest
 
 
+@kernel
+def resident_bytes(arrays, devices, held, lies):  # type: ignore[no-untyped-def]
+    """Add up the parameters that each device holds throughout a run. O(V + reads).
+
+    Parameters
+    ----------
+    arrays : Arrays
+    devices : int32 array, shape [ops]
+    held : float64 array, shape [devices]
+        Filled.
+    lies : bool array, shape [tiles, devices]
+        Filled: where each shared tile lies.
+    """
+    held[:] = 0.0
+    lies[:] = False
+    for op in range(len(devices)):
+        device = devices[op]
+        held[device] += arrays.param_bytes[op]
+        for read in range(arrays.tile_ptr[op], arrays.tile_ptr[op + 1]):
+            tile = arrays.tile[read]
+            if not lies[tile, device]:
+                lies[tile, device] = True
+                held[device] += arrays.tile_bytes[tile]
+
+
 def _arrays(graph: Graph, cluster: Cluster) -> Arrays:
     where = graph.source or graph.name
     group, n_groups = _groups(graph)
@@ -406,6 +411,7 @@ def _arrays(graph: Graph, cluster: Cluster) -> Arrays:
         raise ProblemError(f"{where}: the times of its ops and transfers add up beyond all numbers")
     succ_ptr, succ = graph.successors
     pred_ptr, pred = graph.predecessors
+    shared = shared_tiles(graph)
     arrays = Arrays(
         compute=compute,
         volume=volume,
@@ -418,9 +424,11 @@ def _arrays(graph: Graph, cluster: Cluster) -> Arrays:
         pred=pred,
         order=graph.topological_order,
         group=group,
-        param_bytes=graph.param_bytes,
+        param_bytes=shared.own,
         output_bytes=graph.output_bytes,
-        **shared_blocks(graph)._asdict(),
+        tile_ptr=shared.pointers,
+        tile=shared.tiles,
+        tile_bytes=shared.sizes,
         capacity=np.array([device.memory for device in cluster.devices], np.float64),
         n_channels=cluster.n_channels,
         n_groups=n_groups,

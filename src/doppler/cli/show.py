@@ -154,6 +154,7 @@ def _read(source: str) -> tuple[str, Any]:
 def _graph(graph: Graph, paged: bool) -> tuple[str, RenderableType, dict[str, Any]]:
     from collections import Counter
 
+    from doppler.graph.shared_tiles import shared_tiles
     from doppler.viewer import render_graph, summarize_graph
 
     values = {
@@ -165,7 +166,7 @@ def _graph(graph: Graph, paged: bool) -> tuple[str, RenderableType, dict[str, An
         "kinds": dict(Counter(graph.kinds).most_common()),
         "flops": float(graph.flops.sum()),
         "output_bytes": float(graph.output_bytes.sum()),
-        "parameter_bytes": float(graph.param_bytes.sum()),
+        "parameter_bytes": shared_tiles(graph).total,
         "compute_s": None if graph.compute_s is None else float(graph.compute_s.sum()),
         "transfer_s": None if graph.transfer_s is None else float(graph.transfer_s.sum()),
     }

@@ -24,7 +24,7 @@ from doppler.engine.plan import ExecutionPlan
 from doppler.errors import DeviceMemoryError, EngineError
 from doppler.graph import Graph
 from doppler.placement import Placement
-from doppler.problem import Problem, count_once
+from doppler.problem import Problem, resident_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -165,10 +165,10 @@ class EmulatedSession:
         arrays = backend.problem.arrays
         n_ops, n_devices = arrays.compute.shape
         self.held: list[dict[int, float]] = [{} for _ in range(n_devices)]
-        resident = np.bincount(plan.devices, arrays.param_bytes, minlength=n_devices)
-        met = np.full(n_devices, -1, np.int64)
-        count_once(arrays, np.array(plan.devices, np.int32), resident, met)
-        self.resident = resident.tolist()
+        held = np.empty(n_devices)
+        lies = np.empty((len(arrays.tile_bytes), n_devices), np.bool_)
+        resident_bytes(arrays, np.array(plan.devices, np.int32), held, lies)
+        self.resident = held.tolist()
         self.sizes = arrays.output_bytes.tolist()
         self.depth = [1] * n_devices
         self.at_once = -1.0

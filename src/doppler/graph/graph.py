@@ -69,7 +69,7 @@ class Graph:
     output_bytes, param_bytes, bytes_read : float64 array, shape [ops]
         Size of the output; of the inputs and parameters that stay resident on the op's device;
         and of everything that the op reads when it runs. ``param_bytes`` counts a tile for every
-        op that reads it; see :func:`doppler.graph.shared_blocks.shared_blocks`.
+        op that reads it; see :func:`doppler.graph.shared_tiles.shared_tiles`.
     names, kinds, meta_ops : tuple of str, length ops
         Name of the op; what sort of computation it is; the op it was before sharding.
     shards : int32 array, shape [ops]

@@ -12,7 +12,7 @@ from doppler.heuristics.base import Solution
 from doppler.heuristics.heft import upward_order
 from doppler.kernels import kernel
 from doppler.problem import Problem
-from doppler.schedule.free_memory import FreeMemory, choices, clear, take
+from doppler.schedule.free_memory import FreeMemory, choices, clear, leave, take
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
@@ -264,12 +264,22 @@ def _enumerate(memory, stage, quota, choice, best_cost, best_tallest, most_steps
         level -= 1
         device = current[level]
         _remove(stage, level, device)
+        leave(memory, stage.ops[level], device)
         quota.taken[device] -= 1
         quota.load[device] = load_before[level]
         memory.left[device] = left_before[level]
         memory.working[device] = working_before[level]
         if opens_home[level]:
             memory.home[memory.group[stage.ops[level]]] = -1
+
+
+@kernel
+def _swap(memory, u, a, v, b):  # type: ignore[no-untyped-def]
+    """Put op ``u``, which is on device ``a``, where op ``v`` is, on ``b``, and the other way."""
+    leave(memory, u, a)
+    leave(memory, v, b)
+    take(memory, u, b)
+    take(memory, v, a)
 
 
 @kernel
@@ -286,10 +296,11 @@ def _exchange(memory, stage, quota, choice):  # type: ignore[no-untyped-def]
                     continue
                 if memory.compute[u, b] == np.inf or memory.compute[v, a] == np.inf:
                     continue
-                grown = memory.needed[v] - memory.needed[u]
-                working_a = max(memory.working[a], memory.while_running[v])
-                working_b = max(memory.working[b], memory.while_running[u])
-                if memory.left[a] - grown < working_a or memory.left[b] + grown < working_b:
+                working_a, working_b = memory.working[a], memory.working[b]
+                _swap(memory, u, a, v, b)
+                if memory.left[a] < memory.working[a] or memory.left[b] < memory.working[b]:
+                    _swap(memory, u, b, v, a)
+                    memory.working[a], memory.working[b] = working_a, working_b
                     continue
                 before = _remove(stage, one, a) + _remove(stage, other, b)
                 after = _add(stage, one, b) + _add(stage, other, a)
@@ -300,10 +311,9 @@ def _exchange(memory, stage, quota, choice):  # type: ignore[no-untyped-def]
                     improved = True
                     choice[one], choice[other] = b, a
                     quota.load[a], quota.load[b] = load_a, load_b
-                    memory.left[a] -= grown
-                    memory.left[b] += grown
-                    memory.working[a], memory.working[b] = working_a, working_b
                 else:
+                    _swap(memory, u, b, v, a)
+                    memory.working[a], memory.working[b] = working_a, working_b
                     _remove(stage, one, b)
                     _remove(stage, other, a)
                     _add(stage, one, a)
@@ -381,6 +391,8 @@ def _assign(arrays, pointers, members, meta_op, memory, devices):  # type: ignor
                 group = memory.group[ops[shard]]
                 home[shard] = memory.home[group] if group >= 0 else -1
             cost, tallest = _greedy(memory, stage, quota, choice)
+            for shard in range(count):
+                leave(memory, ops[shard], choice[shard])
             memory.left[:], memory.working[:] = left, working
             load[:], taken[meta] = load_before, taken_before
             stage.uses[:] = 0

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from doppler.errors import MemoryLimitError
 from doppler.heuristics.attempts import answer_once
 from doppler.heuristics.base import Deadline, Solution
+from doppler.kernels import kernel
 from doppler.problem import Problem
 from doppler.schedule.free_memory import FreeMemory, choices, clear, take
 
@@ -56,8 +57,7 @@ def _around(problem: Problem, home: int, memory: FreeMemory) -> tuple[IntArray, 
     clear(memory)
     found = np.empty(problem.n_devices, np.int32)
     suits = np.isfinite(arrays.compute[:, home])
-    memory.left[home] -= arrays.param_bytes[suits].sum()
-    memory.working[home] = memory.while_running[suits].max(initial=0.0)
+    _take_all(memory, np.flatnonzero(suits).astype(np.int32), home)
     for op in np.flatnonzero(~suits).astype(np.int32):
         allowed = found[: choices(memory, op, found)]
         devices[op] = allowed[arrays.compute[op, allowed].argmin()]
@@ -65,3 +65,9 @@ def _around(problem: Problem, home: int, memory: FreeMemory) -> tuple[IntArray, 
     priority = np.empty(problem.n_ops, np.int32)
     priority[arrays.order] = np.arange(problem.n_ops, dtype=np.int32)
     return devices, priority
+
+
+@kernel
+def _take_all(memory, ops, device):  # type: ignore[no-untyped-def]
+    for op in ops:
+        take(memory, op, device)

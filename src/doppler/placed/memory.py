@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from doppler.problem import Problem
 from doppler.viewer.units import format_bytes
 
@@ -18,8 +16,7 @@ def explain_overflow(problem: Problem, why: str) -> str:
         What the search says.
     """
     arrays = problem.arrays
-    repeats = np.diff(arrays.shared_ptr) - 1
-    needed = float(arrays.param_bytes.sum() - (repeats * arrays.shared_bytes).sum())
+    needed = float(arrays.param_bytes.sum() + arrays.tile_bytes.sum())
     held = float(arrays.capacity.sum())
     if needed > held:
         return (

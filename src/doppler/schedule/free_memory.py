@@ -1,9 +1,9 @@
 """Where an op may go while a placement is under construction: groups and memory.
 
-Invariant: ``left[d]`` is ``usable[d]`` less the parameter bytes of the ops taken on device ``d``,
-and ``working[d]`` the most that one of them needs besides; a colocation group counts whole as soon
-as its first member is taken. A device needs at least both at once, so that a choice which is ruled
-out could never have fitted.
+Invariant: ``left[d]`` is ``usable[d]`` less the parameter bytes of the ops taken on device ``d``, a
+tile that several of them read counted once, and ``working[d]`` the most that one of them needs
+besides; a colocation group counts whole as soon as its first member is taken. A device needs at
+least both at once, so that a choice which is ruled out could never have fitted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ class FreeMemory(NamedTuple):
         As in :class:`doppler.problem.Arrays`; kept here because a kernel that passes all of those
         to a helper, once for each op, spends most of its time on that.
     needed : float64 array, shape [ops]
-        Parameters that taking the op reserves: its own, or those of its whole group.
+        Parameters that taking the op reserves: its own, or those of its whole group, without the
+        tiles that it shares.
+    tile_ptr, tile, tile_bytes : array
+        Tiles that the op shares with others, as in :class:`doppler.problem.Arrays`.
     while_running : float64 array, shape [ops]
         Output and inputs of the op, which are there together while it runs; of a group the most.
     usable : float64 array, shape [devices]
@@ -38,16 +41,22 @@ class FreeMemory(NamedTuple):
     left, working : float64 array, shape [devices]
     home : int32 array, shape [groups]
         Device of each colocation group, or -1.
+    readers : int32 array, shape [tiles, devices]
+        Number of ops taken on a device that read a shared tile.
     """
 
     compute: FloatArray
     group: IntArray
     needed: FloatArray
+    tile_ptr: IntArray
+    tile: IntArray
+    tile_bytes: FloatArray
     while_running: FloatArray
     usable: FloatArray
     left: FloatArray
     working: FloatArray
     home: IntArray
+    readers: IntArray
 
 
 def make_free_memory(arrays: Arrays) -> FreeMemory:
@@ -68,11 +77,15 @@ def make_free_memory(arrays: Arrays) -> FreeMemory:
         arrays.compute,
         arrays.group,
         needed,
+        arrays.tile_ptr,
+        arrays.tile,
+        arrays.tile_bytes,
         while_running,
         arrays.capacity.copy(),
         arrays.capacity.copy(),
         np.zeros(len(arrays.capacity)),
         np.full(arrays.n_groups, -1, np.int32),
+        np.zeros((len(arrays.tile_bytes), len(arrays.capacity)), np.int32),
     )
 
 
@@ -83,6 +96,18 @@ def clear(memory):  # type: ignore[no-untyped-def]
         memory.left[device] = memory.usable[device]
     memory.working[:] = 0.0
     memory.home[:] = -1
+    memory.readers[:] = 0
+
+
+@lean
+def missing(memory, op, device):  # type: ignore[no-untyped-def]
+    """Add up the bytes of the shared tiles of an op that a device lacks."""
+    total = 0.0
+    for read in range(memory.tile_ptr[op], memory.tile_ptr[op + 1]):
+        tile = memory.tile[read]
+        if memory.readers[tile, device] == 0:
+            total += memory.tile_bytes[tile]
+    return total
 
 
 @lean
@@ -112,6 +137,8 @@ def choices(memory, op, found):  # type: ignore[no-untyped-def]
         if memory.compute[op, device] == np.inf:
             continue
         spare = memory.left[device] - max(memory.working[device], memory.while_running[op])
+        if memory.tile_ptr[op] < memory.tile_ptr[op + 1]:
+            spare -= missing(memory, op, device)
         if roomiest < 0 or spare > most:
             roomiest = device
             most = spare
@@ -128,9 +155,25 @@ def choices(memory, op, found):  # type: ignore[no-untyped-def]
 def take(memory, op, device):  # type: ignore[no-untyped-def]
     """Put an op on a device."""
     group = memory.group[op]
+    for read in range(memory.tile_ptr[op], memory.tile_ptr[op + 1]):
+        tile = memory.tile[read]
+        if memory.readers[tile, device] == 0:
+            memory.left[device] -= memory.tile_bytes[tile]
+        memory.readers[tile, device] += 1
     if group >= 0:
         if memory.home[group] >= 0:
             return
         memory.home[group] = device
     memory.left[device] -= memory.needed[op]
     memory.working[device] = max(memory.working[device], memory.while_running[op])
+
+
+@lean
+def leave(memory, op, device):  # type: ignore[no-untyped-def]
+    """Take an op of no group off a device; ``working`` is for the caller to set back."""
+    for read in range(memory.tile_ptr[op], memory.tile_ptr[op + 1]):
+        tile = memory.tile[read]
+        memory.readers[tile, device] -= 1
+        if memory.readers[tile, device] == 0:
+            memory.left[device] += memory.tile_bytes[tile]
+    memory.left[device] += memory.needed[op]

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from doppler.kernels import kernel
-from doppler.problem import count_once
+from doppler.problem import resident_bytes
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -35,10 +35,9 @@ def peak_memory(arrays, devices, work, n_sent):  # type: ignore[no-untyped-def]
         Bytes.
     """
     n_ops = len(devices)
-    held = np.zeros(arrays.compute.shape[1])
-    for op in range(n_ops):
-        held[devices[op]] += arrays.param_bytes[op]
-    count_once(arrays, devices, held, np.full(len(held), -1, np.int64))
+    n_devices = arrays.compute.shape[1]
+    held = np.empty(n_devices)
+    resident_bytes(arrays, devices, held, np.empty((len(arrays.tile_bytes), n_devices), np.bool_))
     free_at = np.empty(n_ops)
     for op in range(n_ops):
         first, last = arrays.succ_ptr[op], arrays.succ_ptr[op + 1]
@@ -82,7 +81,7 @@ def peak_memory(arrays, devices, work, n_sent):  # type: ignore[no-untyped-def]
 
 @kernel
 def surely_fits(arrays, devices, held, met):  # type: ignore[no-untyped-def]
-    """Say whether a placement fits even if nothing were ever freed. O(V + E).
+    """Say whether a placement fits even if nothing were ever freed. O(V + E + reads).
 
     Parameters
     ----------
@@ -99,22 +98,20 @@ def surely_fits(arrays, devices, held, met):  # type: ignore[no-untyped-def]
         False: it may fit all the same, see :func:`peak_memory`.
     """
     succ_ptr, succ = arrays.succ_ptr, arrays.succ
-    param_bytes, output_bytes, capacity = arrays.param_bytes, arrays.output_bytes, arrays.capacity
+    output_bytes, capacity = arrays.output_bytes, arrays.capacity
     n_ops = len(devices)
-    held[:] = 0.0
+    resident_bytes(arrays, devices, held, np.empty((len(arrays.tile_bytes), len(held)), np.bool_))
     met[:] = n_ops
     for op in range(n_ops):
         home = devices[op]
         size = output_bytes[op]
-        held[home] += param_bytes[op] + size
+        held[home] += size
         met[home] = op
         for edge in range(succ_ptr[op], succ_ptr[op + 1]):
             target = devices[succ[edge]]
             if met[target] != op:
                 met[target] = op
                 held[target] += size
-    if len(arrays.shared_bytes) > 0:
-        count_once(arrays, devices, held, np.full(len(held), -1, np.int64))
     fits = True
     for device in range(len(held)):
         fits = fits and held[device] <= capacity[device]

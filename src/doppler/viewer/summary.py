@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from doppler.graph import Graph
+from doppler.graph.shared_tiles import shared_tiles
 from doppler.problem import Problem
 from doppler.trace import Trace
 from doppler.viewer.labels import Labels, check_ops, labels_of, printable
@@ -56,7 +57,7 @@ def summarize_graph(graph: Graph) -> RenderableType:
     if graph.output_bytes.any():
         facts.append(("outputs", format_bytes(float(graph.output_bytes.sum()))))
     if graph.param_bytes.any():
-        facts.append(("parameters", format_bytes(float(graph.param_bytes.sum()))))
+        facts.append(("parameters", format_bytes(shared_tiles(graph).total)))
     if graph.compute_s is not None:
         facts.append(("compute", format_seconds(float(graph.compute_s.sum()))))
     for name, cost in graph.class_compute_s.items():
