@@ -15,7 +15,7 @@ from examples.building import Example, full_of, seeded, sized
 SIZES = {
     "tiny": {"batch": 2, "tokens": 8, "width": 32, "hidden": 64, "experts": 4, "layers": 2},
     "small": {"batch": 4, "tokens": 256, "width": 256, "hidden": 1024, "experts": 8, "layers": 2},
-    "full": {"batch": 8, "tokens": 2048, "width": 2048, "hidden": 7168, "experts": 8, "layers": 4},
+    "full": {"batch": 16, "tokens": 2048, "width": 2048, "hidden": 7168, "experts": 8, "layers": 4},
 }
 TOP_K = 2
 

@@ -25,7 +25,7 @@ SIZES = {
     },
     # GPT-2 XL.
     "full": {
-        "batch": 8,
+        "batch": 16,
         "n_positions": 1024,
         "n_layer": 48,
         "n_embd": 1600,

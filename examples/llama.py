@@ -29,7 +29,7 @@ SIZES = {
     },
     # Llama 2 7B: 27 GB of parameters in float32.
     "full": {
-        "batch": 8,
+        "batch": 16,
         "tokens": 2048,
         "num_hidden_layers": 32,
         "hidden_size": 4096,

@@ -31,7 +31,7 @@ SIZES = {
     },
     # The widths of Mixtral 8x7B halved, and half of its layers: 23 GB of parameters in float32.
     "full": {
-        "batch": 8,
+        "batch": 16,
         "tokens": 2048,
         "num_hidden_layers": 16,
         "hidden_size": 2048,

@@ -13,7 +13,7 @@ from doppler.capture.program import Call, Program, Ref
 _FLOPS, _BANDWIDTH = 1e13, 1e12
 # A call is also cheap beside one that takes so many times as long.
 _SHARE = 0.25
-#: Share of the whole work below which a call is fused into its neighbor.
+#: Share of the longest path below which a call is fused into its neighbor.
 FUSE = 0.002
 
 
@@ -82,7 +82,8 @@ def fuse(program: Program, views: Views, *, least: float = FUSE) -> list[Group]:
     views : Views
         Of the program.
     least : float
-        Share of the program's whole work below which a call is cheap; 0: nothing is fused.
+        Share of the program's longest path below which a call is cheap; 0: nothing is fused. So
+        each chain of a sharded batch is left as many ops as the whole model has.
 
     Returns
     -------
@@ -91,8 +92,8 @@ def fuse(program: Program, views: Views, *, least: float = FUSE) -> list[Group]:
     """
     n_inputs, n_calls = len(program.inputs), len(program.calls)
     seconds = [_seconds(call, program) for call in program.calls]
-    cheap = least * sum(seconds)
     producers = [_producers(call, views, n_inputs) for call in program.calls]
+    cheap = least * _longest_path(seconds, producers)
     ancestors: list[int] = []
     for reads in producers:
         above = 0
@@ -137,6 +138,13 @@ def fuse(program: Program, views: Views, *, least: float = FUSE) -> list[Group]:
         work[call] = seconds[call]
         needs[call] = set(producers[call])
     return [Group(tuple(sorted(members[last]))) for last in sorted(members)]
+
+
+def _longest_path(seconds: Sequence[float], producers: Sequence[set[int]]) -> float:
+    ends: list[float] = []
+    for own, reads in zip(seconds, producers, strict=True):
+        ends.append(own + max((ends[producer] for producer in reads), default=0.0))
+    return max(ends, default=0.0)
 
 
 def _stays_small(program: Program, call: int, reads: set[int], already: set[int]) -> bool:
