@@ -96,7 +96,7 @@ def capture(
         that share parameters. ``{"tensor": 2}``: matrices and attention heads in two parts. Both
         can be given together.
     fusion : float
-        Share of the whole work below which a call of an operator is fused into its neighbor; 0:
+        Share of the longest path below which a call is fused into its neighbor; 0:
         every call is an op.
     name : str
         Of the graph; by default that of the model's class.

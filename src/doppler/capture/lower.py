@@ -40,7 +40,7 @@ def lower(
     constants : mapping of str to Tensor
         Values of its constants. Small ones become part of the graph.
     fusion : float
-        Share of the whole work below which a call is fused, see
+        Share of the longest path below which a call is fused, see
         :func:`doppler.capture.fusion.fuse`.
     ranges : mapping of str to (int, int), optional
         Least and largest value of inputs of whole numbers, for runs with synthetic data.
