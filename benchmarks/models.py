@@ -254,7 +254,7 @@ def run(name: str, rounds: int, budget: float) -> dict[str, Any]:
     """
     import torch
 
-    import doppler
+    from doppler.placed import compile as place_model
 
     torch.set_num_threads(1)
     devices = ["cpu:0", "cpu:1"]
@@ -263,13 +263,11 @@ def run(name: str, rounds: int, budget: float) -> dict[str, Any]:
     times: dict[str, list[float]] = {}
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        placed = stack.enter_context(
-            doppler.compile(model, inputs, devices, threads=1, budget=budget)
-        )
+        placed = stack.enter_context(place_model(model, inputs, devices, threads=1, budget=budget))
         models: dict[str, Callable[..., object]] = {"one device": model, "doppler": placed}
         for how in (FILLED, BALANCED):
             peer = stack.enter_context(
-                doppler.compile(model, inputs, devices, threads=1, shard=None, budget=0.0)
+                place_model(model, inputs, devices, threads=1, shard=None, budget=0.0)
             )
             found = device_map(model, Cluster.uniform(2, memory=1e12), how)
             assert found is not None
