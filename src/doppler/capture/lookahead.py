@@ -12,8 +12,17 @@ from doppler.capture.sharding_rules import AxisSignatures, operator
 #: Operators that take a part along one axis.
 SECTIONS = frozenset(["select", "slice", "split", "split_with_sizes", "chunk", "unbind"])
 
+#: Those of them that keep the axis.
+RANGES = SECTIONS - {"select", "unbind"}
+
+#: Operators that put tensors beside one another along one axis.
+CONCATENATIONS = frozenset(["cat", "concat", "concatenate"])
+
 # Calls in a row that are looked at: those of a block of a model, not those of all of it.
 DEPTH = 100
+
+# Tiles that differ by a step must be so much faster than fewer that are equal.
+SOONER = 1.2
 
 Section = tuple[int, int, int]
 
@@ -46,6 +55,14 @@ def sections(kind: str, given: Given, shape: tuple[int, ...]) -> list[tuple[int,
     return bounds
 
 
+def tiles_of(steps: int, ways: int) -> int:
+    """Count the tiles of so many steps: equal ones, unless others are done a fifth sooner."""
+    count = min(ways, steps)
+    even = max(count for count in range(1, count + 1) if steps % count == 0)
+    longest = -(-steps // count)
+    return count if steps / longest >= SOONER * even else even
+
+
 class Lookahead:
     """What the tiles of values must suit, by value and axis."""
 
@@ -54,6 +71,9 @@ class Lookahead:
         self.signatures = signatures
         self.users: dict[Ref, list[int]] = defaultdict(list)
         self.known: dict[tuple[Ref, int], list[Section]] = {}
+        self.useful: dict[tuple[Ref, int], bool] = {}
+        self.kept: dict[tuple[Ref, int], bool] = {}
+        self.returned = {ref for output in program.outputs for ref, _ in output.pieces}
         for position, call in enumerate(program.calls):
             for ref in dict.fromkeys(call.refs()):
                 self.users[ref].append(position)
@@ -61,7 +81,7 @@ class Lookahead:
     def cuts(
         self, ref: Ref, axis: int, unit: int, ways: int
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Cut an axis evenly, so that the tiles suit what follows.
+        """Cut an axis into about equal tiles that suit what follows.
 
         Returns
         -------
@@ -77,8 +97,11 @@ class Lookahead:
                 return (0, extent // unit), (1,)
             length = (stop - start) // unit
             even = max(1, math.gcd(steps, length))
-            count = max(n for n in range(1, min(ways, even) + 1) if even % n == 0)
-            cuts += [start // unit + length // count * (tile + 1) for tile in range(count)]
+            count = tiles_of(even, ways)
+            cuts += [
+                start // unit + even * tile // count * (length // even)
+                for tile in range(1, count + 1)
+            ]
             counts.append(count)
         if all(count == 1 for count in counts):
             return (0, extent // unit), (1,)
@@ -122,6 +145,43 @@ class Lookahead:
                     return found
         return [(0, extent, steps)]
 
+    def leads(self, ref: Ref, axis: int, left: int = DEPTH) -> bool:
+        """Whether some product, or the caller, has a use for tiles of a value along an axis."""
+        key = (ref, axis)
+        if key not in self.useful:
+            self.useful[key] = ref in self.returned or (
+                left > 0
+                and any(self.uses(ref, axis, position, left) for position in self.users[ref])
+            )
+        return self.useful[key]
+
+    def keeps(self, ref: Ref, axis: int, left: int = DEPTH) -> bool:
+        """Whether all that reads a value has a use for its tiles along an axis."""
+        key = (ref, axis)
+        if key not in self.kept:
+            self.kept[key] = left > 0 and all(
+                self.uses(ref, axis, position, left, every=True) for position in self.users[ref]
+            )
+        return self.kept[key]
+
+    def uses(self, ref: Ref, axis: int, position: int, left: int, *, every: bool = False) -> bool:
+        """Whether a call keeps tiles of what it reads up to a product."""
+        signature = self.signatures.find(position)
+        if signature is None:
+            return False
+        label = dict(reversed(self.signatures.operands(position)))[ref][axis]
+        places = []
+        for number, (result, _) in enumerate(self.results(position)):
+            names = [name and name[0] for name in signature.results[number]]
+            if label and label[0] in names:
+                places.append((result, names.index(label[0])))
+        if operator(self.program.calls[position]) in RANGES | CONCATENATIONS and not label:
+            places = [(result, axis) for result, _ in self.results(position)]
+        elif label is None or signature.kind or label[0] in signature.summed:
+            return label is not None
+        test = self.keeps if every else self.leads
+        return (all if every else any)(test(*place, left - 1) for place in places)
+
     def taken(self, position: int, ref: Ref) -> int:
         """Axis along which a call takes a part."""
         dim: int = self.signatures.arguments(position)["dim"]
@@ -151,7 +211,7 @@ class Lookahead:
                 bounds[bound] = result
         ordered = sorted(bounds)
         starts, stops = [start for start, _ in ordered], [stop for _, stop in ordered]
-        if kind in ("select", "unbind") or [0, *stops] != [*starts, extent]:
+        if kind not in RANGES or [0, *stops] != [*starts, extent]:
             return []
         taken = []
         for start, stop in ordered:

@@ -48,6 +48,7 @@ def shard_tensors(
     experts: bool = True,
     least_flops: float = Pays.flops,
     least_intensity: float = Pays.intensity,
+    least_share: float = Pays.share,
     least_table_bytes: int = Pays.table_bytes,
 ) -> Program:
     """Split the tensors of a program, where that pays.
@@ -57,7 +58,8 @@ def shard_tensors(
     program : Program
         Functional calls.
     ways : int
-        Tiles of a split value; where these do not come out even, the most below that do.
+        Tiles of a split value; where these do not come out even, fewer that do, or ones that
+        differ by a step if these are done much sooner.
     heads, linear, experts : bool
         Whether to split attention by heads, products with a weight, and products with stacked
         weights along the stack.
@@ -66,6 +68,8 @@ def shard_tensors(
         they are whole again.
     least_intensity : float
         FLOPs that they must have for each byte that is gathered, added or cut out for them.
+    least_share : float
+        FLOPs that they must have, as a share of those of the program.
     least_table_bytes : int
         Size from which on the table of an embedding is split along its width.
 
@@ -81,7 +85,9 @@ def shard_tensors(
     GraphError
         If ``ways`` is less than 1.
     """
-    pays = Pays(least_flops, least_intensity, least_table_bytes, heads, linear, experts)
+    pays = Pays(
+        least_flops, least_intensity, least_share, least_table_bytes, heads, linear, experts
+    )
     return find_sharding(program, ways, pays).program
 
 

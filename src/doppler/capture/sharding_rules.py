@@ -35,8 +35,11 @@ def rule(names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-@rule("_to_copy to clone alias detach contiguous dropout native_dropout zeros_like ones_like")
-@rule("full_like masked_fill where floor_divide rsub __and__ __or__ hardswish type_as lift_fresh")
+@rule("_to_copy to clone alias detach contiguous dropout native_dropout")
+@rule("zeros_like ones_like empty_like")
+@rule(
+    "full_like fill masked_fill where floor_divide rsub __and__ __or__ hardswish type_as lift_fresh"
+)
 def elementwise(site: Site) -> AxisSignature | None:
     """Every entry of the results from the same entry of the operands, broadcast."""
     labels = positions(len(site.result))
@@ -168,6 +171,20 @@ def einsum(site: Site) -> AxisSignature | None:
     if not arrow or "." in equation or any(len(set(word)) < len(word) for word in words):
         return None
     return contraction({"tensors": words[:-1]}, result)
+
+
+@rule("transformers.grouped_mm_fallback")
+def grouped_mm(site: Site) -> AxisSignature | None:
+    """Rows by the matrix of the group that each belongs to."""
+    return contraction({"input": ("mk",), "weight": (".kn",)}, "mn")
+
+
+@rule("_grouped_mm")
+def torch_grouped_mm(site: Site) -> AxisSignature | None:
+    """As above, as torch has it."""
+    if len(site.shape("self")) != 2 or len(site.shape("mat2")) != 3 or site.shapes("bias"):
+        return None
+    return contraction({"self": ("mk",), "mat2": (".kn",)}, "mn")
 
 
 @rule("conv1d conv2d conv3d convolution conv_transpose1d conv_transpose2d conv_transpose3d")
@@ -507,6 +524,20 @@ def selection(site: Site) -> AxisSignature | None:
     return AxisSignature({"self": (labels,)}, (labels[:dim] + labels[dim + 1 :],))
 
 
+@rule("slice_backward select_backward")
+def selection_backward(site: Site) -> AxisSignature | None:
+    """Along the axes that were kept whole."""
+    rank = len(site.result)
+    dim = site.given["dim"] % rank
+    labels = positions(rank, dim)
+    grad = labels if "step" in site.given else labels[:dim] + labels[dim + 1 :]
+
+    def fit(given: Given, shape: Shape) -> Given:
+        return {**given, "input_sizes": shape}
+
+    return AxisSignature({"grad_output": (grad,)}, (labels,), fit=fit)
+
+
 @rule("unbind")
 def unbinding(site: Site) -> AxisSignature | None:
     """Along the axes that are kept."""
@@ -539,9 +570,8 @@ def stacking(site: Site) -> AxisSignature | None:
 
 
 def operator(call: Call) -> str:
-    """Name of a call's operator without overload; empty of one that is not torch's own."""
-    namespace, name, *_ = call.op.split(".")
-    return name if namespace == "aten" else ""
+    """Name of a call's operator without overload, and without ``aten``."""
+    return call.op.removeprefix("aten.").rpartition(".")[0]
 
 
 class AxisSignatures:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from doppler.capture.costs import flops
-from doppler.capture.lookahead import SECTIONS, Lookahead, sections
+from doppler.capture.lookahead import CONCATENATIONS, RANGES, Lookahead, sections
 from doppler.capture.program import Call, Program, Ref, TensorMeta, refs_in
 from doppler.capture.schemas import Given, ResultShapes, unbind
 from doppler.capture.sharding_rules import AxisSignatures, operator
 from doppler.capture.signatures import Axes, AxisSignature
-from doppler.capture.tiled_values import Values, block
+from doppler.capture.tiled_values import LAYOUTS, Values, block
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class Pays:
         FLOPs of the split calls of a chain.
     intensity : float
         FLOPs for each byte that is gathered, added or cut out because of it.
+    share : float
+        The same, as a share of those of the whole program.
     table_bytes : int
         Size from which on the table of an embedding is split, to lie on several devices.
     heads, linear, experts : bool
@@ -34,6 +36,7 @@ class Pays:
 
     flops: float = 1e8
     intensity: float = 64.0
+    share: float = 2e-4
     table_bytes: int = 64 << 20
     heads: bool = True
     linear: bool = True
@@ -114,7 +117,7 @@ class Sharder:
         for position, call in enumerate(self.old.calls):
             if self.values.keep_lazy(position) or self.take(position, call):
                 continue
-            choice = self.choose(position, position in denied)
+            choice = self.choose(position, call, position in denied)
             if choice is None or not self.split(position, call, choice):
                 self.values.leave(position)
 
@@ -130,6 +133,8 @@ class Sharder:
         done: dict[int, float] = defaultdict(float)
         moved: dict[int, float] = defaultdict(float)
         tables = set()
+        whole = sum(flops(call, self.old) for call in self.old.calls)
+        least = max(self.pays.flops, self.pays.share * whole)
         for position, work in self.flops.items():
             done[self.chain(position)] += work
         for position, size in self.values.moved.items():
@@ -141,17 +146,48 @@ class Sharder:
             seed
             for seed in self.seeds
             if (root := self.chain(seed)) not in tables
-            and (done[root] < self.pays.flops or done[root] < self.pays.intensity * moved[root])
+            and (done[root] < least or done[root] < self.pays.intensity * moved[root])
         }
 
     def take(self, position: int, call: Call) -> bool:
-        """Pass tiles on as they are, where a call takes a section that some of them make up."""
+        """Take a call without a choice: of partial sums, or where tiles stay as they are."""
         kind = operator(call)
-        if kind in SECTIONS - {"select", "unbind"}:
+        refs = list(dict.fromkeys(call.refs()))
+        if refs and all(self.held[ref].partial for ref in refs):
+            return self.take_sums(position, call, kind, refs)
+        if kind in RANGES:
             return self.take_sections(position, call, kind)
-        if kind in ("cat", "concat", "concatenate"):
+        if kind in CONCATENATIONS:
             return self.take_all(position, call)
         return False
+
+    def take_sums(self, position: int, call: Call, kind: str, refs: list[Ref]) -> bool:
+        """Lay out or add partial sums that nothing else reads, before they are added up."""
+        held = [self.held[ref] for ref in refs]
+        added = kind == "add" and len(refs) == 2 and call.args == tuple(refs) and not call.kwargs
+        if (
+            not (added or (kind in LAYOUTS and call.results[0] and not call.several))
+            or any(len(self.ahead.users[ref]) > 1 for ref in refs)
+            or any(meta is None or meta.dtype != held[0].meta.dtype for meta in call.results)
+            or len({len(each.tiles) for each in held}) > 1
+            or (added and any(each.meta != call.results[0] for each in held))
+        ):
+            return False
+        chain = -1
+        for each in held:
+            chain = self.join(chain, each.chain)
+        tiles = []
+        for number in range(len(held[0].tiles)):
+            one = {ref: each.tiles[number] for ref, each in zip(refs, held, strict=True)}
+            tiles.append(self.values.emit(self.tile(call.with_refs(one.__getitem__), (number,))))
+        ((_, ref, meta),) = self.values.results(position)
+        self.values.hold(ref, meta, call, tuple(tiles), chain=chain)
+        return True
+
+    def tile(self, call: Call, place: tuple[int, ...]) -> Call:
+        """Name a tile of a call."""
+        name = self.values.fresh(f"{call.name}[{','.join(map(str, place))}]")
+        return replace(call, name=name, meta_op=call.name, tile=place)
 
     def take_sections(self, position: int, call: Call, kind: str) -> bool:
         """Pass on the tiles of the sections that a call takes."""
@@ -207,7 +243,7 @@ class Sharder:
         self.chains[self.chain(first)] = self.chain(second)
         return self.chain(second)
 
-    def choose(self, position: int, denied: bool) -> Choice | None:
+    def choose(self, position: int, call: Call, denied: bool) -> Choice | None:
         """Choose the label of a call along which most of what it reads is split already."""
         signature = self.signatures.find(position)
         if signature is None:
@@ -235,7 +271,14 @@ class Sharder:
         how = self.how(signature, label_, operands)
         if how == "heads" and not self.pays.heads:
             return None
-        if not signature.kind:
+        count = len(cuts[label_]) - 1
+        size = sum(meta.bytes for meta in call.results if meta is not None)
+        if label_ in signature.summed and size * count > votes[label_] * (count + 1):
+            # To gather what it reads, for all to read, moves less than to add up what they make.
+            return None if denied else self.start(position, signature, operands)
+        if not signature.kind and label_ not in signature.summed:
+            if size >= votes[label_] and not self.leads(position, signature, label_):
+                return None
             # Cheap ones follow their tiles only if less is cut out for them than is gathered.
             lost = sum(
                 self.held[ref].meta.bytes
@@ -247,6 +290,14 @@ class Sharder:
             if lost >= votes[label_]:
                 return None
         return Choice(label_, cuts[label_], how)
+
+    def leads(self, position: int, signature: AxisSignature, label: str) -> bool:
+        """Whether tiles of what a call makes are of use to others."""
+        for number, ref, _ in self.values.results(position):
+            axis, unit = found_in(signature.results[number], label)
+            if unit and self.ahead.leads(ref, axis):
+                return True
+        return False
 
     def along(self, ref: Ref, labels: Axes, label: str) -> bool:
         """Whether a value is in tiles along a label."""
@@ -346,24 +397,16 @@ class Sharder:
         for (op, given, results), place in zip(made, coordinates, strict=True):
             mine = {name: self.values.resolve(value, chain) for name, value in given.items()}
             args, kwargs = unbind(op, mine)
-            name = f"{call.name}[{','.join(map(str, place))}]"
-            tile = replace(
-                call,
-                op=op,
-                args=args,
-                kwargs=kwargs,
-                results=results,
-                name=self.values.fresh(name),
-                meta_op=call.name,
-                tile=place,
-            )
-            new.append(self.values.emit(tile))
+            tile = replace(call, op=op, args=args, kwargs=kwargs, results=results)
+            new.append(self.values.emit(self.tile(tile, place)))
         for number, ref, meta in self.values.results(position):
             tiles = tuple(replace(value, item=ref.item) for value in new)
             axis, unit = found_in(signature.results[number], choice.label)
             if unit:
                 cuts = tuple(cut * unit for cut in choice.cuts)
                 self.values.hold(ref, meta, call, tiles, axis, cuts, chain)
+                if signature.kind == "table" and not self.ahead.keeps(ref, axis):
+                    self.values.gather(ref)
             else:
                 self.values.hold(ref, meta, call, tiles if summed else tiles[:1], chain=chain)
         return True

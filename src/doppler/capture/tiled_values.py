@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from doppler.capture.lookahead import SECTIONS, sections
+from doppler.capture.lookahead import RANGES, SECTIONS, sections
 from doppler.capture.program import (
     Argument,
     Call,
@@ -107,6 +107,11 @@ class Held:
         return self.learned or self.lazy >= 0 or self.part is not None
 
     @property
+    def partial(self) -> bool:
+        """Whether it is in partial sums that have not been added up."""
+        return self.axis < 0 and bool(self.tiles) and self.complete is None
+
+    @property
     def split(self) -> bool:
         """Whether it is in tiles along an axis."""
         return self.axis >= 0
@@ -196,7 +201,7 @@ class Values:
         if bounds is None or len(bounds) != len(results):
             return False
         axis = given["dim"] % len(shape)
-        kept = kind not in ("select", "unbind")
+        kept = kind in RANGES
         stacked = 0 if kept else shape[axis]
         for (_, ref, meta), (start, stop) in zip(results, bounds, strict=True):
             part = WeightSection(refs[0], axis, start, stop, kept)
@@ -261,6 +266,12 @@ class Values:
             else:
                 held.complete = self.sum(held)
         return held.complete
+
+    def gather(self, ref: Ref) -> None:
+        """Have a value whole, and no longer in tiles."""
+        self.complete(ref)
+        held = self.held[ref]
+        held.axis, held.tiles, held.cuts = -1, (), ()
 
     def sum(self, held: Held) -> Ref:
         """Add partial sums, by a balanced tree."""
