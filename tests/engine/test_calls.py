@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -139,6 +140,25 @@ def test_new_tensors_take_the_place_of_the_old_ones() -> None:
         torch.testing.assert_close(run(w=torch.ones(6, 3)), expected(tensors))
         torch.testing.assert_close(run(x=torch.zeros(SIZE), s=torch.tensor(3.0)), expected(tensors))
         torch.testing.assert_close(run(), expected(tensors))
+
+
+def test_a_released_tensor_is_freed_and_must_be_given_anew() -> None:
+    graph, placement = branches(), Placement([0, 1, 0, 1])
+    x = torch.randn(SIZE)
+    with Engine(graph, CpuBackend(2), tensors={"x": x}, share=True) as engine:
+        first = assemble(graph, engine.run(placement).outputs)
+        engine.release(["x"])
+        gone = weakref.ref(x)
+        again = x.clone()
+        del x
+        assert gone() is None
+        with pytest.raises(EngineError, match="'x' was released; give it anew"):
+            engine.run(placement)
+        second = assemble(graph, engine.run(placement, tensors={"x": again}).outputs)
+        assert all(torch.equal(second[name], value) for name, value in first.items())
+        engine.run(placement)
+        with pytest.raises(UnknownNameError, match="'z'"):
+            engine.release(["z"])
 
 
 def test_only_the_tiles_of_new_tensors_are_placed_anew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -142,6 +143,19 @@ def test_changed_parameters_are_seen_without_gradients() -> None:
         after = run(given)
         torch.testing.assert_close(after, model(given))
     assert not torch.equal(before, after)
+
+
+@pytest.mark.usefixtures("spread")
+def test_activations_are_freed() -> None:
+    model = perceptron()
+    run = compiled(model)
+    kept = []
+    for _ in range(2):
+        given = torch.randn(6, 8)
+        kept.append(ref(given))
+        run(given).sum().backward()
+        del given
+    assert [each() for each in kept] == [None, None]
 
 
 @pytest.mark.usefixtures("spread")

@@ -118,7 +118,7 @@ class _Replicas:
         differs = [each.source in self.axes for each in self.program.inputs]
         for call in self.program.calls:
             reads = any(differs[ref.value] for ref in call.refs())
-            differs.append(reads or is_random(call.op))
+            differs.append(reads or is_random(call.op, call.args, call.kwargs))
         return differs
 
     def run(self, outputs: Mapping[str, TensorMeta], combine: Combine) -> Program:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from doppler.capture.program import Call
 
@@ -52,15 +53,37 @@ def is_view(op: str) -> bool:
     )
 
 
+def is_random(op: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> bool:
+    """Whether two calls with equal arguments may differ; so do tensors that are not filled.
+
+    Attention, which may have dropout, draws nothing where the arguments say that it has none.
+    """
+    if not _may_draw(op):
+        return False
+    chance = _argument(op, "dropout_p", args, kwargs or {})
+    return not (isinstance(chance, float) and chance == 0.0)
+
+
 @cache
-def is_random(op: str) -> bool:
-    """Whether two calls with equal arguments may differ; so do tensors that are not filled."""
+def _may_draw(op: str) -> bool:
     import torch
 
     found = overload(op)
     if found is None or op.split(".")[1].startswith(("empty", "new_empty")):
         return True
     return torch.Tag.nondeterministic_seeded in found.tags
+
+
+def _argument(op: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return an argument of a call, or its default; None where there is none of that name."""
+    found = overload(op)
+    if found is None:
+        return None
+    for position, each in enumerate(found._schema.arguments):
+        if each.name == name:
+            given = args[position] if position < len(args) else each.default_value
+            return kwargs.get(name, given)
+    return None
 
 
 def is_check(op: str) -> bool:
@@ -70,9 +93,6 @@ def is_check(op: str) -> bool:
 
 def uses_batch_statistics(call: Call) -> bool:
     """Whether a call normalizes by the mean and variance of the whole batch, as in training."""
-    found = overload(call.op) if "batch_norm" in call.op and "backward" not in call.op else None
-    if found is None:
+    if "batch_norm" not in call.op or "backward" in call.op:
         return False
-    names = [argument.name for argument in found._schema.arguments]
-    given = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
-    return given.get("training") is True
+    return _argument(call.op, "training", call.args, call.kwargs) is True

@@ -147,7 +147,7 @@ def _may_fold(call: Call) -> bool:
     size = sum(meta.bytes for meta in call.results if meta is not None)
     # A view of a constant may be much larger than what it shows, as where it is expanded.
     shown = is_view(call.op) and call.op.split(".")[1] in ("expand", "expand_as")
-    return not (shown or is_random(call.op) or size > _LARGEST_CONSTANT)
+    return not (shown or is_random(call.op, call.args, call.kwargs) or size > _LARGEST_CONSTANT)
 
 
 def run_call(call: Call, values: Mapping[int, Any]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from doppler.checks import check_number, check_seed, check_type
+from doppler.checks import check_name, check_number, check_seed, check_type
 from doppler.engine.backend import Backend, Deployment, Times
 from doppler.engine.executor import Executor
 from doppler.engine.plan import ExecutionPlan, Neighbors, make_execution_plan
@@ -19,7 +19,7 @@ from doppler.engine.single import Course, make_course, run_course
 from doppler.engine.switch_interval import short_switch_interval
 from doppler.errors import EngineError, UnknownNameError
 from doppler.graph import Graph
-from doppler.messages import shown_value
+from doppler.messages import shown, shown_value
 from doppler.placement import Placement
 from doppler.trace import Trace
 
@@ -98,6 +98,7 @@ class Engine:
         self._edges = Neighbors(graph)
         self._deployment: Deployment | None = backend.open(graph, tensors, seed, share)
         self._turn = threading.Lock()
+        self._released: set[str] = set()
         # Of the last placement: it is often run again.
         self._prepared: tuple[Placement, str, ExecutionPlan, Course | None] | None = None
 
@@ -146,8 +147,13 @@ class Engine:
         with self._turn:
             if self._deployment is None:
                 raise EngineError(f"{self.graph.name}: the engine is closed; make another")
+            if self._released and (missing := self._released.difference(tensors or ())):
+                raise EngineError(
+                    f"{self.graph.name}: tensor {shown(min(missing))!r} was released; give it anew"
+                )
             if tensors:
                 self._deployment.replace(tensors)
+                self._released.difference_update(tensors)
             session = self._deployment.start(plan)
             try:
                 if course is not None and timeout is None and session.in_order:
@@ -162,6 +168,33 @@ class Engine:
             finally:
                 session.close()
         return Execution(trace.makespan, trace, outputs, np.array(peak), self.backend.name)
+
+    def release(self, names: Iterable[str]) -> None:
+        """Let go of whole tensors, that their memory can be freed; the next run must be given them.
+
+        Parameters
+        ----------
+        names : iterable of str
+            Of tensors whose dtype the graph says.
+
+        Raises
+        ------
+        UnknownNameError
+            If the graph has no tensor of a name.
+        """
+        import torch
+
+        # What stands for them meanwhile takes the memory of one element.
+        stand_ins = {}
+        for name in names:
+            check_name(name, f"tensor of {self.graph.name}", self.graph.tensors)
+            spec = self.graph.tensors[name]
+            one = torch.zeros((), dtype=getattr(torch, spec.dtype or "float32"))
+            stand_ins[name] = one.expand(spec.shape)
+        with self._turn:
+            if self._deployment is not None:
+                self._deployment.replace(stand_ins)
+                self._released.update(stand_ins)
 
     def _prepare(self, placement: Placement, runtime: str) -> tuple[ExecutionPlan, Course | None]:
         known = self._prepared

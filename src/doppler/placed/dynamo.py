@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -325,6 +325,17 @@ class _Seen:
                 self.marks[name] = ref(base), place
         return changed
 
+    def forget(self, names: Iterable[str]) -> None:
+        """Count some as changed."""
+        for name in names:
+            self.marks.pop(name, None)
+
+
+def _is_parameter(tensor: Tensor) -> bool:
+    import torch
+
+    return isinstance(tensor if tensor._base is None else tensor._base, torch.nn.Parameter)
+
 
 class _Placed:
     """A graph on the devices."""
@@ -342,12 +353,17 @@ class _Placed:
 
     def __call__(self, given: Sequence[Any]) -> list[Any]:
         with self._lock:
-            changed = self._seen.changed(self._tensors(given))
+            tensors = self._tensors(given)
+            changed = self._seen.changed(tensors)
             try:
                 outputs = self._engine.run(self._placement, tensors=changed).outputs
             except BaseException:
                 self._seen.marks.clear()
                 raise
+            # Activations live no longer than eager keeps them.
+            passing = [name for name, tensor in tensors.items() if not _is_parameter(tensor)]
+            self._engine.release(passing)
+            self._seen.forget(passing)
             whole = {
                 name: join([(outputs[op], tile) for op, tile in pieces], self._first)
                 for name, pieces in self._pieces.items()
