@@ -21,7 +21,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-import doppler
 from doppler.errors import DopplerError
 
 GRAPH, CLUSTER, POLICY, JOURNAL, LOG = (
@@ -60,7 +59,7 @@ class LearnerProcess:
         command += [str(directory), str(share)]
         try:
             # What this process imports, the other can; an empty entry is where this process is.
-            package = Path(doppler.__file__).absolute().parents[1]
+            package = Path(__file__).absolute().parents[2]
             paths = [*map(os.path.abspath, sys.path), str(package)]
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
             with open(self._log, "wb") as log:

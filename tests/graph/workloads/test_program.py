@@ -9,75 +9,75 @@ from hypothesis import strategies as st
 from op_by_op import run
 
 from doppler.errors import GraphError
-from doppler.graph.workloads import Program, Value, shard
+from doppler.graph.workloads import Value, WorkloadProgram, shard
 
 SIZES = {"i": 4, "j": 6, "k": 6, "heads": 2, "width": 3}
 
 
-def program() -> Program:
-    return Program("test", SIZES)
+def program() -> WorkloadProgram:
+    return WorkloadProgram("test", SIZES)
 
 
-def renamed_wrongly(p: Program) -> None:
+def renamed_wrongly(p: WorkloadProgram) -> None:
     p.input("x", ("i", "j")).rename(k="j")
 
 
-def read_as_another_size(p: Program) -> None:
+def read_as_another_size(p: WorkloadProgram) -> None:
     x = p.input("x", ("i", "j"))
     p.einsum("y", (x, x.rename(j="i")), ("i",))
 
 
-def without_size(p: Program) -> None:
+def without_size(p: WorkloadProgram) -> None:
     p.input("x", ("i", "z"))
 
 
-def renamed_without_size(p: Program) -> None:
+def renamed_without_size(p: WorkloadProgram) -> None:
     p.reduce("y", "sum", p.input("x", ("i", "j")).rename(i="z"), "j")
     p.einsum("w", (Value("x", ("z", "j")),), ("z",))
 
 
-def lost_axis(p: Program) -> None:
+def lost_axis(p: WorkloadProgram) -> None:
     p.elementwise("y", "add", (p.input("x", ("i",)), p.input("b", ("i", "j"))))
 
 
-def invented_axis(p: Program) -> None:
+def invented_axis(p: WorkloadProgram) -> None:
     p.einsum("y", (p.input("x", ("i",)),), ("i", "j"))
 
 
-def twice(p: Program) -> None:
+def twice(p: WorkloadProgram) -> None:
     p.input("x", ("i",))
     p.input("x", ("j",))
 
 
-def foreign(p: Program) -> None:
+def foreign(p: WorkloadProgram) -> None:
     p.elementwise("y", "relu", (program().input("x", ("i",)),))
 
 
-def uneven_view(p: Program) -> None:
+def uneven_view(p: WorkloadProgram) -> None:
     p.split(p.input("x", ("i", "j")), "i", ("heads", "width"))
 
 
-def view_of_a_view(p: Program) -> None:
+def view_of_a_view(p: WorkloadProgram) -> None:
     p.merge(p.split(p.input("x", ("j",)), "j", ("heads", "width")), ("heads", "width"), "k")
 
 
-def not_neighbors(p: Program) -> None:
+def not_neighbors(p: WorkloadProgram) -> None:
     p.merge(p.input("x", ("heads", "i", "width")), ("heads", "width"), "j")
 
 
-def result_of_an_input(p: Program) -> None:
+def result_of_an_input(p: WorkloadProgram) -> None:
     p.result(p.input("x", ("i",)))
 
 
-def reduced_over_nothing(p: Program) -> None:
+def reduced_over_nothing(p: WorkloadProgram) -> None:
     p.softmax("y", p.input("x", ("i",)), "j")
 
 
-def no_result(p: Program) -> None:
+def no_result(p: WorkloadProgram) -> None:
     shard(p, {})
 
 
-def no_bytes(p: Program) -> None:
+def no_bytes(p: WorkloadProgram) -> None:
     p.result(p.elementwise("y", "relu", (p.input("x", ("i",)),)))
     shard(p, {}, dtype_bytes=0)
 
@@ -102,7 +102,7 @@ def no_bytes(p: Program) -> None:
         (no_bytes, "test: dtype_bytes is 0, must be a whole number >= 1"),
     ],
 )
-def test_a_wrong_program_is_refused(build: Callable[[Program], None], message: str) -> None:
+def test_a_wrong_program_is_refused(build: Callable[[WorkloadProgram], None], message: str) -> None:
     with pytest.raises(GraphError) as caught:
         build(program())
     assert message in str(caught.value)

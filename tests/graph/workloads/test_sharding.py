@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import doppler
 from doppler.errors import GraphError, UnknownNameError
 from doppler.graph import Graph, Tile
-from doppler.graph.workloads import SHARDED, WORKLOADS, Program, chainmm, make, shard
+from doppler.graph.workloads import SHARDED, WORKLOADS, WorkloadProgram, chainmm, make, shard
 
 SMALL = {
     "chainmm": {"m": 4, "k": 6, "n": 5, "p": 4, "q": 7},
@@ -133,7 +133,7 @@ def test_partial_sums_form_a_balanced_tree_of_pairs(tiles: int) -> None:
 
 
 def test_a_formation_is_shared_by_its_consumers() -> None:
-    program = Program("shared", {"i": 8, "j": 8})
+    program = WorkloadProgram("shared", {"i": 8, "j": 8})
     x = program.input("x", ("i",))
     y = program.elementwise("y", "relu", (x,)).rename(i="j")
     a = program.elementwise("a", "relu", (y,))
@@ -147,7 +147,7 @@ def test_a_formation_is_shared_by_its_consumers() -> None:
 
 
 def test_tiles_that_coincide_are_read_where_they_are() -> None:
-    program = Program("partly", {"i": 4, "j": 4})
+    program = WorkloadProgram("partly", {"i": 4, "j": 4})
     y = program.elementwise("y", "relu", (program.input("x", ("i",)),))
     program.result(program.elementwise("z", "relu", (y.rename(i="j"),)))
     # [0, 1) [1, 2) [2, 4) against [0, 2) [2, 4): only the first must be gathered.
@@ -156,7 +156,7 @@ def test_tiles_that_coincide_are_read_where_they_are() -> None:
 
 
 def test_shard_checks_the_tiles() -> None:
-    program = Program("p", {"i": 4})
+    program = WorkloadProgram("p", {"i": 4})
     program.result(program.elementwise("y", "relu", (program.input("x", ("i",)),)))
     with pytest.raises(GraphError, match="p: dimension 'i' of size 4 cannot be split into 5 tiles"):
         shard(program, {"i": 5})

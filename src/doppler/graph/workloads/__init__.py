@@ -19,7 +19,7 @@ from doppler.graph.workloads.inception import inception
 from doppler.graph.workloads.llama import llama_block, llama_layer
 from doppler.graph.workloads.lstm import lstm_grid
 from doppler.graph.workloads.moe import moe_layer
-from doppler.graph.workloads.program import MetaOp, Program, Value
+from doppler.graph.workloads.program import MetaOp, Value, WorkloadProgram
 from doppler.graph.workloads.random_layers import random_layers
 from doppler.graph.workloads.sharding import shard
 
@@ -28,8 +28,8 @@ __all__ = [
     "SHARDED",
     "WORKLOADS",
     "MetaOp",
-    "Program",
     "Value",
+    "WorkloadProgram",
     "chainmm",
     "ffnn",
     "inception",

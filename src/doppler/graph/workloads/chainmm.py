@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from doppler.graph.graph import Graph
-from doppler.graph.workloads.program import Program
+from doppler.graph.workloads.program import WorkloadProgram
 from doppler.graph.workloads.sharding import shard
 from doppler.graph.workloads.tiling import Tiles, resolve_tiles
 
@@ -44,7 +44,7 @@ def chainmm(
         On a size or a number of tiles that is not a whole number >= 1, more tiles than elements,
         or an unknown dimension.
     """
-    program = Program("chainmm", {"m": m, "k": k, "n": n, "p": p, "q": q})
+    program = WorkloadProgram("chainmm", {"m": m, "k": k, "n": n, "p": p, "q": q})
     a = program.input("A", ("m", "k"))
     b = program.input("B", ("k", "n"))
     c = program.input("C", ("m", "p"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from doppler.graph.graph import Graph
-from doppler.graph.workloads.program import Program
+from doppler.graph.workloads.program import WorkloadProgram
 from doppler.graph.workloads.sharding import shard
 from doppler.graph.workloads.tiling import Tiles, resolve_tiles
 
@@ -43,7 +43,7 @@ def ffnn(
         As :func:`doppler.workloads.chainmm`.
     """
     sizes = {"batch": batch, "inputs": inputs, "hidden": hidden, "outputs": outputs}
-    program = Program("ffnn", sizes)
+    program = WorkloadProgram("ffnn", sizes)
     x = program.input("X", ("batch", "inputs"))
     w1 = program.parameter("W1", ("inputs", "hidden"))
     b1 = program.parameter("b1", ("hidden",))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from doppler.errors import GraphError
 from doppler.graph.graph import Graph
-from doppler.graph.workloads.program import Program, Value, check_size
+from doppler.graph.workloads.program import Value, WorkloadProgram, check_size
 from doppler.graph.workloads.sharding import shard
 from doppler.graph.workloads.tiling import Tiles, resolve_tiles
 
@@ -69,7 +69,7 @@ def llama_block(
         As :func:`doppler.workloads.chainmm`, and where ``heads`` does not divide ``hidden``,
         ``kv_heads`` does not divide ``heads``, or the size of a head is odd.
     """
-    program = Program(
+    program = WorkloadProgram(
         "llama_block", _attention_sizes("llama_block", sequence, hidden, heads, kv_heads)
     )
     x = program.input("x", ("sequence", "hidden"))
@@ -117,7 +117,7 @@ def llama_layer(
     if layers > _MAX_LAYERS:
         raise GraphError(f"llama_layer: layers is {layers}, must be at most {_MAX_LAYERS}")
     sizes = _attention_sizes("llama_layer", sequence, hidden, heads, kv_heads)
-    program = Program("llama_layer", {**sizes, "intermediate": intermediate})
+    program = WorkloadProgram("llama_layer", {**sizes, "intermediate": intermediate})
     x = program.input("x", ("sequence", "hidden"))
     context = _context(program, causal)
     for layer in range(layers):
@@ -163,7 +163,7 @@ def _attention_sizes(
     }
 
 
-def _context(program: Program, causal: bool) -> _Context:
+def _context(program: WorkloadProgram, causal: bool) -> _Context:
     table = ("sequence", "head_dim")
     cosine = program.input("rotary_cosine", table, kind="rotary_cosine", base=ROTARY_BASE)
     sine = program.input("rotary_sine", table, kind="rotary_sine", base=ROTARY_BASE)
@@ -171,7 +171,7 @@ def _context(program: Program, causal: bool) -> _Context:
     return _Context(cosine, sine, mask)
 
 
-def _attention(program: Program, x: Value, context: _Context, layer: str) -> Value:
+def _attention(program: WorkloadProgram, x: Value, context: _Context, layer: str) -> Value:
     norm_weight = program.parameter(
         f"{layer}.attention_norm_weight", ("hidden",), kind="constant", value=1.0
     )
@@ -219,7 +219,7 @@ def _attention(program: Program, x: Value, context: _Context, layer: str) -> Val
     return program.elementwise(f"{layer}.attention_residual", "add", (x, output))
 
 
-def _swiglu(program: Program, x: Value, layer: str) -> Value:
+def _swiglu(program: WorkloadProgram, x: Value, layer: str) -> Value:
     norm_weight = program.parameter(
         f"{layer}.mlp_norm_weight", ("hidden",), kind="constant", value=1.0
     )
@@ -234,6 +234,6 @@ def _swiglu(program: Program, x: Value, layer: str) -> Value:
     return program.elementwise(f"{layer}.mlp_residual", "add", (x, down))
 
 
-def _shard(program: Program, tiles: Tiles, dtype_bytes: int) -> Graph:
+def _shard(program: WorkloadProgram, tiles: Tiles, dtype_bytes: int) -> Graph:
     counts = resolve_tiles(program.name, program.sizes, TILES, tiles)
     return shard(program, counts, dtype_bytes=dtype_bytes)

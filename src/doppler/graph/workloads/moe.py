@@ -7,7 +7,7 @@ import math
 from doppler.checks import check_number
 from doppler.errors import GraphError
 from doppler.graph.graph import Graph
-from doppler.graph.workloads.program import Program, check_size
+from doppler.graph.workloads.program import WorkloadProgram, check_size
 from doppler.graph.workloads.sharding import shard
 from doppler.graph.workloads.tiling import Tiles, resolve_tiles
 
@@ -67,7 +67,7 @@ def moe_layer(
     if top_k > experts:
         raise GraphError(f"moe_layer: top_k {top_k} is larger than the number of experts {experts}")
     capacity = _capacity(sequence, experts, top_k, capacity_factor)
-    program = Program(
+    program = WorkloadProgram(
         "moe_layer",
         {
             "sequence": sequence,

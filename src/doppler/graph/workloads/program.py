@@ -129,7 +129,7 @@ class Fusable:
     parts: tuple[MetaOp, ...]
 
 
-class Program:
+class WorkloadProgram:
     """A workload as a list of meta-ops over named dimensions.
 
     Parameters

@@ -14,7 +14,14 @@ import numpy as np
 from doppler.errors import GraphError
 from doppler.graph.graph import Graph
 from doppler.graph.spec import OpSpec, Tile
-from doppler.graph.workloads.program import Fusable, MetaOp, Program, Value, View, check_size
+from doppler.graph.workloads.program import (
+    Fusable,
+    MetaOp,
+    Value,
+    View,
+    WorkloadProgram,
+    check_size,
+)
 from doppler.graph.workloads.tiling import resolve_tiles, tile_bounds
 from doppler.graph.workloads.views import Covering, Range, covering
 
@@ -44,7 +51,7 @@ class Block:
 MAX_OPS = 10_000_000
 
 
-def shard(program: Program, tiles: Mapping[str, int], *, dtype_bytes: int = 4) -> Graph:
+def shard(program: WorkloadProgram, tiles: Mapping[str, int], *, dtype_bytes: int = 4) -> Graph:
     """Split the meta-ops of a program into ops.
 
     Every meta-op becomes one op per tile of its iteration space. Where a reduced dimension is
@@ -56,7 +63,7 @@ def shard(program: Program, tiles: Mapping[str, int], *, dtype_bytes: int = 4) -
 
     Parameters
     ----------
-    program : Program
+    program : WorkloadProgram
         The workload.
     tiles : mapping of str to int
         Number of tiles of each dimension; 1 where it is silent. Tiles may be uneven.
@@ -85,7 +92,9 @@ def shard(program: Program, tiles: Mapping[str, int], *, dtype_bytes: int = 4) -
 
 
 class _Sharder:
-    def __init__(self, program: Program, tiles: Mapping[str, int], dtype_bytes: int) -> None:
+    def __init__(
+        self, program: WorkloadProgram, tiles: Mapping[str, int], dtype_bytes: int
+    ) -> None:
         self.program = program
         self.bounds = {name: tile_bounds(size, tiles[name]) for name, size in program.sizes.items()}
         self.dtype_bytes = dtype_bytes
