@@ -93,8 +93,9 @@ def capture(
         equal parts: a loss that leaves out padded tokens is another if parts have not as many.
     shard : mapping of str to int, optional
         ``{"batch": 4}``: four chains, each with a quarter of the first dimension of the inputs,
-        that share parameters. ``{"tensor": 2}``: matrices and attention heads in two parts. Both
-        can be given together.
+        that share parameters; right for models that compute each entry of the batch by itself,
+        which is compared by :func:`doppler.compile` and not here. ``{"tensor": 2}``: matrices and
+        attention heads in two parts. Both can be given together.
     fusion : float
         Share of the longest path below which a call is fused into its neighbor; 0:
         every call is an op.

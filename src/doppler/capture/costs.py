@@ -98,7 +98,7 @@ def _grouped(call: Call, shapes: Sequence[Shape], results: Sequence[Shape]) -> f
 def _convolution(call: Call, shapes: Sequence[Shape], results: Sequence[Shape]) -> float:
     # Each element of the result (or, transposed, of the input) meets one filter.
     weight = shapes[1]
-    transposed = len(call.args) > 6 and call.args[6] is True
+    transposed = "transpose" in call.op or (len(call.args) > 6 and call.args[6] is True)
     return 2.0 * math.prod(shapes[0] if transposed else results[0]) * math.prod(weight[1:])
 
 
@@ -145,6 +145,10 @@ _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(("_grouped_mm", "grouped_mm_fallback"), _grouped),
     **dict.fromkeys(
         ("convolution", "conv1d", "conv2d", "conv3d", "_convolution", "mkldnn_convolution"),
+        _convolution,
+    ),
+    **dict.fromkeys(
+        ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
         _convolution,
     ),
     "convolution_backward": _convolution_backward,

@@ -195,6 +195,7 @@ def trace(
     """
     import torch
 
+    args, kwargs = _apart(model, args, kwargs)
     first: Exception | None = None
     for strict in (False, True):
         try:
@@ -208,11 +209,33 @@ def trace(
     raise explain(first, name) from first
 
 
+def _apart(
+    model: Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Give every tensor among the arguments an identity of its own.
+
+    Export takes one tensor that is given twice, or is a parameter too, for one in every call.
+    """
+    import torch
+    from torch.utils import _pytree as pytree
+
+    seen = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+
+    def own(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor) and id(leaf) in seen:
+            return leaf.detach()
+        seen.add(id(leaf))
+        return leaf
+
+    apart: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map(own, (args, kwargs))
+    return apart
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep to itself what torch says about a capture: what matters is in the error."""
     level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    logging.disable(logging.CRITICAL)
     try:
         with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
@@ -255,11 +278,13 @@ def _where(error: BaseException) -> str:
     """Name the line of the model at which an error arose, if it did in one: file, line, code."""
     import torch
 
-    own = (str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).parents[1]) + os.sep)
+    folders = (Path(torch.__file__).parent, Path(__file__).parents[1], Path(os.__file__).parent)
+    own = tuple(f"{folder}{os.sep}" for folder in folders)
     frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):
-        of_model = frame.name == "forward" or "site-packages" not in frame.filename
-        if of_model and not frame.filename.startswith((*own, "<")):
+        installed = "site-packages" in frame.filename
+        of_model = frame.name == "forward" if installed else not frame.filename.startswith(own[2])
+        if of_model and not frame.filename.startswith((*own[:2], "<")):
             return f"{frame.filename}:{frame.lineno}: {(frame.line or '').strip()}"
     return ""
 

@@ -66,13 +66,14 @@ class Views:
 def fuse(program: Program, views: Views, *, least: float = FUSE) -> list[Group]:
     """Put calls together where no parallelism is lost.
 
-    A call whose result only one other op reads is merged with that one if one of the two is cheap,
-    or only moves and maps elements, and
+    A call whose result only one other op reads is merged with that one if
 
     - the reader waits for nothing else, or only for what the call itself had to wait for, so that
-      both could not have run at the same time; or
+      both could not have run at the same time; and one of the two is cheap, or only moves and maps
+      elements; or
     - the call is cheap, and what it reads is not larger than what it makes, so that its input may
-      be moved in the place of its output.
+      be moved in the place of its output. All such calls of an op together are cheap: it ends at
+      most so much later than if they had run at the same time.
 
     Groups have one result. O(calls^2 / 64 + references).
 
@@ -110,6 +111,8 @@ def fuse(program: Program, views: Views, *, least: float = FUSE) -> list[Group]:
     members: dict[int, list[int]] = {}
     work: dict[int, float] = {}
     needs: dict[int, set[int]] = {}
+    # Seconds of the calls of a group that could have run at the same time as others of it.
+    late: dict[int, float] = {}
     heavy: set[int] = set()
     for call in range(n_calls - 1, -1, -1):
         if views.is_view[call]:
@@ -119,12 +122,15 @@ def fuse(program: Program, views: Views, *, least: float = FUSE) -> list[Group]:
             (group,) = groups
             others = needs[group] - {call}
             own, rest = seconds[call], work[group]
-            small = own <= max(cheap, _SHARE * rest)
-            light = not is_heavy(program.calls[call].op) or group not in heavy
             in_turn = all(ancestors[call] >> other & 1 for other in others)
-            if (in_turn and (small or light or rest <= max(cheap, _SHARE * own))) or (
-                small and _stays_small(program, call, producers[call], others)
-            ):
+            if in_turn:
+                light = not is_heavy(program.calls[call].op) or group not in heavy
+                merged = light or min(own, rest) <= max(cheap, _SHARE * max(own, rest))
+            else:
+                apart = late[group] + own
+                merged = apart <= cheap and _stays_small(program, call, producers[call], others)
+                late[group] = apart if merged else late[group]
+            if merged:
                 group_of[call] = group
                 members[group].append(call)
                 work[group] = own + rest
@@ -135,7 +141,7 @@ def fuse(program: Program, views: Views, *, least: float = FUSE) -> list[Group]:
         members[call] = [call]
         if is_heavy(program.calls[call].op):
             heavy.add(call)
-        work[call] = seconds[call]
+        work[call], late[call] = seconds[call], 0.0
         needs[call] = set(producers[call])
     return [Group(tuple(sorted(members[last]))) for last in sorted(members)]
 

@@ -95,7 +95,7 @@ def user_line(trace: str | None) -> str:
     lines = (trace or "").strip().splitlines()
     for at in range(len(lines) - 1, -1, -1):
         parts = lines[at].strip().split('"')
-        if parts[0] == "File " and len(parts) == 3:
+        if parts[0] == "File " and len(parts) == 3 and not parts[1].startswith("<"):
             number = parts[2].split(",")[1].strip().removeprefix("line ")
             code = lines[at + 1].strip() if at + 1 < len(lines) else ""
             return f"{parts[1]}:{number}: {code}"
