@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from doppler.capture.export import TensorName, export
+from doppler.capture.export import Exported, TensorName, export
 from doppler.capture.fx import meta_of
 from doppler.capture.operators import overload
 from doppler.capture.program import (
@@ -29,7 +29,13 @@ Tensors = dict[str, torch.Tensor]
 
 def captured(model: torch.nn.Module, *args: Any, **kwargs: Any) -> tuple[Program, Tensors]:
     """The program of a model in eval mode, and its tensors by the names of their sources."""
-    exported = export(model.eval(), args, kwargs)
+    return with_tensors(export(model.eval(), args, kwargs), model, args, kwargs)
+
+
+def with_tensors(
+    exported: Exported, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Program, Tensors]:
+    """What was captured of a model, simplified, and its tensors."""
     program, constants = simplify(exported.program, exported.constants)
     tensors = {**model.state_dict(), **constants}
     tensors |= dict(model.named_buffers())

@@ -8,12 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import Builder, Tensors, captured, listing, run
+from programs import Builder, Tensors, captured, listing, run, with_tensors
 from torch import nn
 
 from doppler.capture.program import Program, Ref
 from doppler.capture.sharding import find_sharding, shard_tensors, was_split
 from doppler.capture.tensor_sharder import Pays
+from doppler.capture.training import export_step
 from doppler.errors import GraphError
 
 ALL = Pays(flops=0, intensity=0, share=0, table_bytes=0)
@@ -437,6 +438,18 @@ class TestImages:
         program, tensors = captured(Net(), torch.randn(2, 4, 8, 8))
         for ways in (2, 4):
             check(program, shard_all(program, ways), tensors)
+
+
+def test_gradients_are_split_as_what_they_belong_to() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)).eval()
+    x = torch.randn(3, 8)
+    step = export_step(model, (x,), loss=lambda y: y.square().mean())
+    program, tensors = with_tensors(step, model, (x,), {})
+    sharded = shard_all(program, 2)
+    check(program, sharded, tensors)
+    assert not made(sharded, "gather")
+    pieces = {output.name: len(output.pieces) for output in sharded.outputs}
+    assert pieces["grad:0.weight"] == pieces["grad:0.bias"] == pieces["grad:2.weight"] == 2
 
 
 class TestTables:
