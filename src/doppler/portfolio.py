@@ -22,6 +22,7 @@ from doppler.heuristics.round_robin import round_robin
 from doppler.heuristics.sibling_affinity import hinted_schedule, sibling_affinity
 from doppler.heuristics.single_device import single_device
 from doppler.heuristics.spmd import SymmetricMaps
+from doppler.heuristics.stages import stages
 from doppler.placement import Placement
 from doppler.policy.features import FeatureSet
 from doppler.policy.frozen import FrozenPolicy, Sizes
@@ -67,7 +68,7 @@ SCHEDULES: tuple[Heuristic, ...] = (
     single_device,
 )
 # Tried with restarts until something fits in memory.
-RESCUERS: tuple[Heuristic, ...] = (*SCHEDULES, random)
+RESCUERS: tuple[Heuristic, ...] = (stages, *SCHEDULES, random)
 # Placements that the search starts from.
 STARTED = 6
 
@@ -240,7 +241,9 @@ class _Search:
     def schedules(self) -> None:
         """Offer the list schedules, which cost next to nothing, and those that lean to hints."""
         if "schedules" in self.used:
-            for heuristic in SCHEDULES:
+            # List schedules scatter ops that could share what they hold.
+            crowded = self.problem.may_overflow and self.problem.arrays.tile_bytes.size
+            for heuristic in (*SCHEDULES, stages) if crowded else SCHEDULES:
                 with suppress(MemoryLimitError):
                     found = heuristic(self.problem, budget=0.0, seed=self.seed)
                     self.pool.offer(found.placement, found.origin)
