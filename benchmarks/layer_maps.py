@@ -1,4 +1,4 @@
-"""What accelerate's device maps make of a captured graph: whole modules, one after another."""
+"""Placements of captured graphs that others make: by accelerate's maps, and data parallelism."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
-from doppler import Cluster, Graph, Placement
+from doppler import Cluster, Graph, Placement, Problem
+from doppler.heuristics.pipeline import microbatches_of, module_of, program_rank
 
 if TYPE_CHECKING:
     from torch.nn import Module
-
-IntArray = npt.NDArray[np.int32]
 
 #: How accelerate fills devices: each in turn up to its memory, or all alike.
 FILLED, BALANCED = "auto", "balanced"
@@ -57,20 +55,6 @@ def device_map(model: Module, cluster: Cluster, how: str = BALANCED) -> dict[str
     return dict(found)
 
 
-def module_of(meta_op: str) -> str:
-    """Path of the module that a meta-op of a captured graph belongs to."""
-    return meta_op.rpartition(".")[0]
-
-
-def program_rank(graph: Graph) -> IntArray:
-    """Place of each op in the order of the program: that of the ids, if it can run so."""
-    if (graph.src < graph.dst).all():
-        return np.arange(graph.n_ops, dtype=np.int32)
-    rank = np.empty(graph.n_ops, np.int32)
-    rank[graph.topological_order] = np.arange(graph.n_ops)
-    return rank
-
-
 def by_modules(graph: Graph, devices: Mapping[str, int]) -> Placement:
     """Place every op where its module lies, in the order of the program.
 
@@ -105,3 +89,9 @@ def _home(module: str, devices: Mapping[str, int]) -> int:
     while module and module not in devices:
         module = module_of(module)
     return devices.get(module, -1)
+
+
+def data_parallel(problem: Problem, parts: int) -> Placement:
+    """Give each device its share of the batch, which is in so many parts, and all parameters."""
+    microbatch = microbatches_of(problem.graph, parts)
+    return Placement(microbatch * problem.n_devices // parts, program_rank(problem.graph))

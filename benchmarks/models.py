@@ -15,28 +15,34 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from layer_maps import BALANCED, FILLED, by_modules, device_map, program_rank
-from pipelines import GPIPE, data_parallel, pipeline
+from layer_maps import BALANCED, FILLED, by_modules, data_parallel, device_map
 
 from doppler import Cluster, Graph, Placement, Problem, place, simulate
-from doppler.capture import Captured, capture
+from doppler.capture.capture import Captures
 from doppler.errors import CaptureError, DopplerError, MemoryLimitError
 from doppler.files import read_text, write_atomic
+from doppler.heuristics.pipeline import (
+    GPIPE,
+    ONE_F_ONE_B,
+    backward_of,
+    pipeline,
+    program_rank,
+)
 from doppler.viewer.units import format_seconds
 
 if TYPE_CHECKING:
-    from examples.building import Example
+    from torch import Tensor
 
 ROOT = Path(__file__).parents[1]
 REPORT = ROOT / "benchmarks" / "models.json"
 sys.path.append(str(ROOT))
 
 from examples import EXAMPLES  # noqa: E402
+from examples.building import build  # noqa: E402
 
 CLUSTERS = ("a100x4", "p100x4", "v100_2x4")
 # Examples of which is asked that two cores run them faster than one.
@@ -68,49 +74,49 @@ class Answer:
 
 
 class Variants:
-    """A model captured in several ways, each once.
+    """A model captured in several ways.
 
     Parameters
     ----------
     name : str
         ``MODULE:FUNCTION`` of the examples.
     size : str
+    training : bool
+        Capture a training step: its loss is the mean square of what the model returns first.
     """
 
-    def __init__(self, name: str, size: str) -> None:
-        self.name = name
-        self.model, self.inputs = built(name, size)
-        self._captured: dict[tuple[tuple[str, int], ...], Captured | str] = {}
+    def __init__(self, name: str, size: str, training: bool = False) -> None:
+        self.model, inputs = build(name, size)
+        self._captures = Captures(
+            self.model, inputs, training=training, loss=_mean_square if training else None
+        )
+        self._graphs: dict[tuple[tuple[str, int], ...], Graph | str] = {}
 
-    def captured(self, shard: Shard) -> Captured:
-        """Capture the model, sharded so.
+    def problem(self, cluster: Cluster, **shard: int) -> Problem:
+        """Make the problem of the model, sharded so, on a cluster.
 
         Raises
         ------
         CaptureError
-            If it cannot be.
+            If it cannot be captured so.
         """
         key = tuple(shard.items())
-        if key not in self._captured:
+        if key not in self._graphs:
             try:
-                self._captured[key] = capture(self.model, self.inputs, shard=shard)
+                self._graphs[key] = self._captures.graph(shard).graph
             except CaptureError as error:
-                self._captured[key] = str(error)
-        found = self._captured[key]
+                self._graphs[key] = str(error)
+        found = self._graphs[key]
         if isinstance(found, str):
             raise CaptureError(found)
-        return found
-
-    def problem(self, cluster: Cluster, **shard: int) -> Problem:
-        """Make the problem of the model, sharded so, on a cluster."""
-        return Problem(self.captured(shard).graph, cluster)
+        return Problem(found, cluster)
 
 
-def built(name: str, size: str) -> Example:
-    """Build an example by its name."""
-    module, _, function = name.partition(":")
-    example: Example = getattr(import_module(f"examples.{module}"), function)(size)
-    return example
+def _mean_square(output: Any) -> Tensor:
+    from torch.utils import _pytree as pytree
+
+    first: Tensor = pytree.tree_leaves(output)[0]
+    return first.square().mean()
 
 
 def answer(problem: Problem, placement: Placement, note: str = "") -> Answer:
@@ -144,7 +150,7 @@ def layer_map(variants: Variants, cluster: Cluster, how: str) -> Answer:
 
 
 def pipelined(variants: Variants, cluster: Cluster) -> Answer:
-    """Take the best pipeline over numbers of microbatches; GPipe and 1F1B are the same forward."""
+    """Take the best pipeline over schedules and numbers of microbatches."""
     return best([*_sharded(variants, cluster, _pipeline_of)])
 
 
@@ -154,7 +160,16 @@ def split_batch(variants: Variants, cluster: Cluster) -> Answer:
 
 
 def _pipeline_of(problem: Problem, parts: int) -> Answer:
-    return answer(problem, pipeline(problem, GPIPE, parts), f"{parts} microbatches")
+    backward = backward_of(problem.graph)
+    names = (GPIPE, ONE_F_ONE_B) if backward.any() else (GPIPE,)
+    return best(
+        [
+            answer(
+                problem, pipeline(problem, name, parts, backward), f"{name}, {parts} microbatches"
+            )
+            for name in names
+        ]
+    )
 
 
 def _parallel_of(problem: Problem, parts: int) -> Answer:
@@ -188,9 +203,11 @@ def doppler(variants: Variants, cluster: Cluster, budget: float) -> Answer:
     return best(answers)
 
 
-def simulated(name: str, size: str, clusters: Sequence[str], budget: float) -> list[dict[str, Any]]:
-    """Place a model in every way on every cluster."""
-    variants = Variants(name, size)
+def simulated(
+    name: str, size: str, clusters: Sequence[str], budget: float, training: bool = False
+) -> list[dict[str, Any]]:
+    """Place a model, or a training step of it, in every way on every cluster."""
+    variants = Variants(name, size, training)
     rows = []
     for label in clusters:
         began = time.perf_counter()
@@ -207,6 +224,7 @@ def simulated(name: str, size: str, clusters: Sequence[str], budget: float) -> l
         rows.append(
             {
                 "example": name,
+                "step": "training" if training else "forward",
                 "cluster": label,
                 "size": size,
                 "budget_s": budget,
@@ -247,7 +265,7 @@ def line(row: Mapping[str, Any], seconds: float) -> str:
     )
 
 
-def run(name: str, rounds: int, budget: float) -> dict[str, Any]:
+def run(name: str, rounds: int = 20, budget: float = BUDGET) -> dict[str, Any]:
     """Run a model on two devices of one thread each, and beside it on one, by turns.
 
     One device is eager mode with one thread. The layer maps are run by Doppler's engine.
@@ -258,7 +276,7 @@ def run(name: str, rounds: int, budget: float) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     devices = ["cpu:0", "cpu:1"]
-    model, inputs = built(name, "small")
+    model, inputs = build(name, "small")
     args, kwargs = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
     times: dict[str, list[float]] = {}
     with ExitStack() as stack:
@@ -309,8 +327,8 @@ def load(path: Path) -> dict[str, list[dict[str, Any]]]:
 def replace(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Put new entries in the place of the old ones of the same example and cluster, in order."""
 
-    def key(entry: Mapping[str, Any]) -> tuple[int, str]:
-        return EXAMPLES.index(entry["example"]), entry.get("cluster", "")
+    def key(entry: Mapping[str, Any]) -> tuple[str, int, str]:
+        return entry.get("step", ""), EXAMPLES.index(entry["example"]), entry.get("cluster", "")
 
     entries = {key(each): each for each in old} | {key(each): each for each in new}
     return [entries[each] for each in sorted(entries)]
@@ -331,16 +349,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("part", choices=("simulate", "run"))
     parser.add_argument("--examples", nargs="+", choices=EXAMPLES, metavar="MODULE:FUNCTION")
     parser.add_argument("--clusters", nargs="+", default=CLUSTERS, help="presets")
+    parser.add_argument("--training", action="store_true", help="simulate training steps")
     parser.add_argument("--size", default="full", help="of the simulated models")
     parser.add_argument("--budget", type=float, default=BUDGET, help=f"seconds ({BUDGET:g})")
-    parser.add_argument("--rounds", type=int, default=20, help="runs of each (20)")
+    parser.add_argument("--rounds", type=int, default=20, help="calls of each (20)")
     parser.add_argument("--output", type=Path, default=REPORT, help="the report to write")
     options = parser.parse_args(arguments)
     try:
         load(options.output)
         for name in options.examples or (EXAMPLES if options.part == "simulate" else RUN):
             if options.part == "simulate":
-                rows = simulated(name, options.size, options.clusters, options.budget)
+                rows = simulated(
+                    name, options.size, options.clusters, options.budget, options.training
+                )
                 save(options.output, "simulated", rows)
             else:
                 entry = run(name, options.rounds, options.budget)

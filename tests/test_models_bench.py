@@ -1,20 +1,18 @@
-"""benchmarks/models.py: layer maps of accelerate and pipeline schedules, as placements."""
+"""benchmarks/models.py: layer maps of accelerate as placements, and its report."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from doppler import Cluster, Graph, Problem, simulate
+from doppler import Cluster, Graph, Placement, Problem, simulate
 
 ROOT = Path(__file__).parents[1]
 
@@ -32,27 +30,6 @@ def maps() -> Iterator[ModuleType]:
     yield from _imported("layer_maps")
 
 
-@pytest.fixture(scope="module")
-def pipelines() -> Iterator[ModuleType]:
-    yield from _imported("pipelines")
-
-
-def chains(layers: int, shards: int, transfer: float = 0.0) -> Graph:
-    """Replicate a chain of layers for each shard of the batch; each op takes a second."""
-    ops = [(layer, shard) for shard in range(shards) for layer in range(layers)]
-    ids = {op: index for index, op in enumerate(ops)}
-    edges = [(ids[layer, s], ids[layer + 1, s]) for layer, s in ops if layer + 1 < layers]
-    return Graph.from_arrays(
-        [u for u, _ in edges],
-        [v for _, v in edges],
-        np.ones(len(ops)),
-        np.full(len(ops), transfer),
-        names=[f"layers.{layer}.linear[{shard}]" for layer, shard in ops],
-        meta_ops=[f"layers.{layer}.linear" for layer, _ in ops],
-        shards=[shard for _, shard in ops],
-    )
-
-
 def test_a_map_places_ops_by_the_longest_path_that_holds_them(maps: ModuleType) -> None:
     names = ["scale", "a.linear", "a.b.linear", "add", "c.linear", "output"]
     graph = Graph.from_arrays(
@@ -63,14 +40,6 @@ def test_a_map_places_ops_by_the_longest_path_that_holds_them(maps: ModuleType) 
     assert placement.devices.tolist() == [1, 1, 2, 2, 3, 3]
     assert placement.priority.tolist() == [0, 1, 2, 3, 4, 5]
     assert maps.by_modules(graph, {"": 4}).devices.tolist() == [4] * 6
-
-
-def test_ids_are_the_order_of_the_program_where_they_can_be(maps: ModuleType) -> None:
-    # Op 3 needs nothing; breadth first, it would come before op 1.
-    graph = Graph.from_arrays([0, 1, 3], [1, 2, 4], np.ones(5), np.ones(5))
-    assert maps.program_rank(graph).tolist() == [0, 1, 2, 3, 4]
-    backwards = Graph.from_arrays([1], [0], np.ones(2), np.ones(2))
-    assert maps.program_rank(backwards).tolist() == [1, 0]
 
 
 def test_accelerate_maps_whole_blocks(maps: ModuleType) -> None:
@@ -86,105 +55,61 @@ def test_accelerate_maps_whole_blocks(maps: ModuleType) -> None:
     assert maps.device_map(model, Cluster.uniform(2, memory=4 * 64 * 65 * 2)) is None
 
 
-@given(
-    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=8),
-    st.integers(1, 4),
-    st.integers(9, 30),
-)
-def test_stages_are_the_shortest_that_fit(
-    pipelines: ModuleType, items: list[tuple[int, int]], stages: int, capacity: int
-) -> None:
-    seconds, sizes = (np.array(each, float) for each in zip(*items, strict=True))
-    found = pipelines.contiguous(seconds, sizes, stages, capacity)
-    steps = np.diff(found)
-    assert found[0] == 0
-    assert found[-1] < stages
-    assert set(steps.tolist()) <= {0, 1}
-
-    def longest(stage: np.ndarray) -> float:
-        return max(seconds[stage == each].sum() for each in range(stages))
-
-    def fits(stage: np.ndarray) -> bool:
-        return all(sizes[stage == each].sum() <= capacity for each in range(stages))
-
-    cuts = [np.array(bits) for bits in np.ndindex(*[2] * (len(items) - 1))]
-    every = [np.concatenate([[0], np.cumsum(cut)]) for cut in cuts if cut.sum() < stages]
-    allowed = [stage for stage in every if fits(stage)] or every
-    best = min(map(longest, allowed))
-    assert longest(found) == pytest.approx(best, rel=1e-5)
-
-
-def test_schedules_are_those_of_torch(pipelines: ModuleType) -> None:
-    def text(name: str, stage: int) -> str:
-        steps = pipelines.schedule(name, stage, stages=3, microbatches=4)
-        return " ".join(f"{'FB'[phase]}{microbatch}" for phase, microbatch in steps)
-
-    assert text("gpipe", 0) == text("gpipe", 2) == "F0 F1 F2 F3 B0 B1 B2 B3"
-    assert text("1f1b", 0) == "F0 F1 F2 B0 F3 B1 B2 B3"
-    assert text("1f1b", 2) == "F0 B0 F1 B1 F2 B2 F3 B3"
-
-
-@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
-@pytest.mark.parametrize(("layers", "shards", "devices"), [(4, 4, 2), (6, 5, 3), (3, 1, 3)])
-def test_a_forward_pipeline_takes_what_theory_says(
-    pipelines: ModuleType, name: str, layers: int, shards: int, devices: int
-) -> None:
-    problem = Problem(chains(layers, shards), Cluster.uniform(devices))
-    placement = pipelines.pipeline(problem, name, shards)
-    for before, after in pairwise(placement.devices[:layers]):
-        assert after - before in (0, 1)
-    # Fill and drain: (microbatches + stages - 1) stages of layers / devices seconds each.
-    seconds = (shards + devices - 1) * layers / devices
-    assert simulate(problem, placement).makespan == pytest.approx(seconds)
-
-
-def training(layers: int, shards: int) -> tuple[Graph, np.ndarray]:
-    """Make chains of layers that go forward and back; which ops go back."""
-    steps = [(f"l{i}.linear", False) for i in range(layers)]
-    steps += [(f"l{i}.linear_backward", True) for i in reversed(range(layers))]
-    ops = [(step, shard) for shard in range(shards) for step in range(len(steps))]
-    ids = {op: index for index, op in enumerate(ops)}
-    edges = [(ids[step, s], ids[step + 1, s]) for step, s in ops if step + 1 < len(steps)]
-    # The backward op of a layer reads what its forward op kept, too.
-    edges += [(ids[i, s], ids[2 * layers - 1 - i, s]) for i in range(layers) for s in range(shards)]
-    graph = Graph.from_arrays(
-        [u for u, _ in edges],
-        [v for _, v in edges],
-        np.ones(len(ops)),
-        np.zeros(len(ops)),
-        meta_ops=[steps[step][0] for step, _ in ops],
-        shards=[shard for _, shard in ops],
-        output_bytes=np.ones(len(ops)),
+def test_data_parallel_gives_each_device_its_share(maps: ModuleType) -> None:
+    chains = Graph.from_arrays(
+        [0, 2, 4, 6],
+        [1, 3, 5, 7],
+        np.ones(8),
+        np.full(8, 10.0),
+        meta_ops=["a", "b"] * 4,
+        shards=[0, 0, 1, 1, 2, 2, 3, 3],
     )
-    return graph, np.array([steps[step][1] for step, _ in ops])
+    problem = Problem(chains, Cluster.uniform(2))
+    placement = maps.data_parallel(problem, 4)
+    assert simulate(problem, placement).makespan == pytest.approx(4.0)
 
 
-def test_1f1b_is_as_fast_as_gpipe_and_keeps_less(pipelines: ModuleType) -> None:
-    graph, backward = training(layers=3, shards=8)
-    problem = Problem(graph, Cluster.uniform(3))
-    found = {}
-    for name in ("gpipe", "1f1b"):
-        placement = pipelines.pipeline(problem, name, 8, backward)
-        # Forward and backward of a layer share a stage.
-        assert placement.devices[:6].tolist() == [0, 1, 2, 2, 1, 0]
-        found[name] = simulate(problem, placement)
-        assert found[name].makespan == pytest.approx(2 * (8 + 3 - 1))
-    assert found["1f1b"].peak_memory.sum() < found["gpipe"].peak_memory.sum()
+@pytest.fixture(scope="module")
+def models() -> Iterator[ModuleType]:
+    yield from _imported("models")
 
 
-def test_data_parallel_gives_each_device_its_share(pipelines: ModuleType) -> None:
-    problem = Problem(chains(3, 4, transfer=10.0), Cluster.uniform(2))
-    placement = pipelines.data_parallel(problem, 4)
-    assert simulate(problem, placement).makespan == pytest.approx(6.0)
+def test_a_model_is_placed_in_every_way_and_the_report_is_gone_on_with(
+    models: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("accelerate")
+    path = tmp_path / "models.json"
+    where = ["--clusters", "a100x4", "--size", "tiny", "--budget", "0", "--output", str(path)]
+    models.main(["simulate", "--examples", "mlp:model", *where])
+    assert "mlp:model@a100x4: one device" in capsys.readouterr().out
+    (row,) = json.loads(path.read_text())["simulated"]
+    answers = row["answers"]
+    own = answers.pop("doppler")["seconds"]
+    assert set(answers) == {"one device", "auto", "balanced", "pipeline", "data parallel"}
+    assert all(own <= each["seconds"] * (1 + 1e-9) for each in answers.values())
+    models.main(["simulate", "--examples", "experts:model", "--training", *where])
+    both = json.loads(path.read_text())["simulated"]
+    assert [(each["example"], each["step"]) for each in both] == [
+        ("mlp:model", "forward"),
+        ("experts:model", "training"),
+    ]
 
 
-def test_a_whole_op_belongs_to_the_first_microbatch(pipelines: ModuleType) -> None:
-    graph = Graph.from_arrays(
-        [0, 0],
-        [1, 2],
-        np.ones(3),
-        np.ones(3),
-        meta_ops=["mask", "a.linear", "a.linear"],
-        shards=[0, 0, 1],
-    )
-    assert pipelines.microbatches_of(graph, 2).tolist() == [0, 0, 1]
+def test_what_does_not_fit_is_said(models: ModuleType) -> None:
+    graph = Graph.build(1, [], [], flops=[1.0], param_bytes=[6e9])
+    problem = Problem(graph, Cluster.uniform(2, memory=4e9))
+    found = models.answer(problem, Placement([0]))
+    assert (found.seconds, found.note) == (None, "lacks 2.0 GB on a device")
+    other = models.Answer(1.0)
+    assert models.best([found, other, models.Answer(2.0)]) == other
+    assert models.best([found]) == found
+
+
+def test_a_damaged_report_is_one_line(
+    models: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "models.json"
+    path.write_text("[]")
+    with pytest.raises(SystemExit):
+        models.main(["run", "--output", str(path)])
+    assert capsys.readouterr().err.count("\n") == 1

@@ -17,6 +17,7 @@ from doppler.heuristics.critical_path import critical_path, critical_path_schedu
 from doppler.heuristics.heft import heft
 from doppler.heuristics.kahypar import available
 from doppler.heuristics.partition import BANDS, IMBALANCES, Partitioner
+from doppler.heuristics.pipeline import pipelines
 from doppler.heuristics.random import random
 from doppler.heuristics.round_robin import round_robin
 from doppler.heuristics.sibling_affinity import hinted_schedule, sibling_affinity
@@ -201,8 +202,10 @@ class _Search:
         return pool.solution(deadline.elapsed, at_once=deadline.budget == 0.0)
 
     def maps(self, until: Deadline) -> None:
-        """Offer symmetric maps."""
+        """Offer symmetric maps, and pipelines where chains share parameters."""
         if "spmd" in self.used:
+            for placement in pipelines(self.problem):
+                self.pool.offer(placement, "pipeline")
             for placement in SymmetricMaps(self.problem).descend(until, self.seed):
                 self.pool.offer(placement, "symmetric map")
 
