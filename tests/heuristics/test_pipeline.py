@@ -7,8 +7,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from doppler import Cluster, Graph, Problem, place, simulate
 from doppler.capture import capture
@@ -38,34 +36,6 @@ def test_ids_are_the_order_of_the_program_where_they_can_be() -> None:
     assert pipelines.program_rank(graph).tolist() == [0, 1, 2, 3, 4]
     backwards = Graph.from_arrays([1], [0], np.ones(2), np.ones(2))
     assert pipelines.program_rank(backwards).tolist() == [1, 0]
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=8),
-    st.integers(1, 4),
-    st.integers(9, 30),
-)
-def test_stages_are_the_shortest_that_fit(
-    items: list[tuple[int, int]], stages: int, capacity: int
-) -> None:
-    seconds, sizes = (np.array(each, float) for each in zip(*items, strict=True))
-    found = pipelines.contiguous(seconds, sizes, stages, capacity)
-    steps = np.diff(found)
-    assert found[0] == 0
-    assert found[-1] < stages
-    assert set(steps.tolist()) <= {0, 1}
-
-    def longest(stage: np.ndarray) -> float:
-        return max(seconds[stage == each].sum() for each in range(stages))
-
-    def fits(stage: np.ndarray) -> bool:
-        return all(sizes[stage == each].sum() <= capacity for each in range(stages))
-
-    cuts = [np.array(bits) for bits in np.ndindex(*[2] * (len(items) - 1))]
-    every = [np.concatenate([[0], np.cumsum(cut)]) for cut in cuts if cut.sum() < stages]
-    allowed = [stage for stage in every if fits(stage)] or every
-    best = min(map(longest, allowed))
-    assert longest(found) == pytest.approx(best, rel=1e-5)
 
 
 def test_schedules_are_those_of_torch() -> None:

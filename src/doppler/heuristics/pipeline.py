@@ -14,12 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from doppler.graph import Graph
-from doppler.kernels import kernel
+from doppler.heuristics.stages import cut_stages
 from doppler.placement import Placement
 from doppler.problem import Problem
 
 BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
 
 GPIPE, ONE_F_ONE_B = "gpipe", "1f1b"
@@ -94,8 +93,8 @@ def schedule(name: str, stage: int, stages: int, microbatches: int) -> Iterator[
 def stages_of(problem: Problem, backward: BoolArray) -> IntArray:
     """Cut the meta-ops of a graph, in the order of the program, into one stage for each device.
 
-    Balanced by their mean seconds, all shards together, within the memory of the smallest device
-    for parameters. A meta-op of the backward pass goes where the last one of the same module in the
+    Balanced by their mean seconds, all shards together, within the memory for parameters if that is
+    possible. A meta-op of the backward pass goes where the last one of the same module in the
     forward pass lies.
 
     Returns
@@ -117,9 +116,12 @@ def stages_of(problem: Problem, backward: BoolArray) -> IntArray:
     order = np.argsort(first, kind="stable")
     order = order[~behind[order]]
     stage = np.zeros(names.size, np.int32)
-    stage[order] = contiguous(
-        seconds[order], sizes[order], problem.n_devices, float(arrays.capacity.min())
-    )
+    ahead = np.repeat(seconds[order, None], problem.n_devices, axis=1)
+    found = cut_stages(ahead, sizes[order], arrays.capacity)
+    if found is None:
+        # Then it is for the search to find what fits.
+        found = cut_stages(ahead, sizes[order], np.full(problem.n_devices, np.inf))
+    stage[order] = found
     last = {module_of(str(names[each])): stage[each] for each in order}
     for each in np.flatnonzero(behind):
         module = module_of(str(names[each]))
@@ -127,56 +129,6 @@ def stages_of(problem: Problem, backward: BoolArray) -> IntArray:
             module = module_of(module)
         stage[each] = last.get(module, problem.n_devices - 1)
     return stage[meta]
-
-
-def contiguous(seconds: FloatArray, sizes: FloatArray, stages: int, capacity: float) -> IntArray:
-    """Cut a sequence into stages whose longest is as short as it can be.
-
-    Bisection over the length of the longest, each tried by filling one stage after another.
-    O(items log(1 / precision)).
-
-    Parameters
-    ----------
-    seconds, sizes : float64 array, shape [items]
-        Time of each item, and bytes of its parameters.
-    stages : int
-    capacity : float
-        Bytes that a stage may hold; where no cut keeps to it, it does not count.
-
-    Returns
-    -------
-    int32 array, shape [items]
-        Stage of each item, rising from 0.
-    """
-    found = np.zeros(seconds.size, np.int32)
-    if not _filled(seconds, sizes, stages, np.inf, capacity, found):
-        capacity = np.inf
-    short, long = float(seconds.sum()) / stages, float(seconds.sum()) * (1 + 1e-9)
-    while long - short > 1e-6 * long:
-        middle = (short + long) / 2
-        if _filled(seconds, sizes, stages, middle, capacity, found):
-            long = middle
-        else:
-            short = middle
-    _filled(seconds, sizes, stages, long, capacity, found)
-    return found
-
-
-@kernel
-def _filled(seconds, sizes, stages, longest, most, found):  # type: ignore[no-untyped-def]
-    """Fill one stage after another up to both limits; say whether the stages suffice."""
-    stage, time, size, count = 0, 0.0, 0.0, 0
-    for item in range(len(seconds)):
-        time += seconds[item]
-        size += sizes[item]
-        count += 1
-        if count > 1 and (time > longest or size > most):
-            stage += 1
-            time, size, count = seconds[item], sizes[item], 1
-        if stage >= stages or time > longest or size > most:
-            return False
-        found[item] = stage
-    return True
 
 
 def microbatches_of(graph: Graph, microbatches: int) -> IntArray:
