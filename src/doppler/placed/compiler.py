@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from doppler.policy.network import DualPolicy
 
 AUTO = "auto"
+# Times what one device takes, shared out evenly: so near to the best there is nothing to look for.
+_IDEAL = 1.05
 
 
 def compile(
@@ -74,7 +76,8 @@ def compile(
         Where to place it by modeled costs. Without devices the model cannot be called.
     shard : mapping of str to int, None, or "auto"
         As for :func:`doppler.capture.capture.capture`. ``"auto"``: whole, the batch in as many
-        parts as there are devices, and matrices in as many; the fastest is kept.
+        parts as there are devices, matrices in as many, the batch in twice as many; the fastest is
+        kept, and once one is near the best that there could be, no other is tried.
     training : bool
         Capture a training step: forward, loss and backward. Each call adds the gradients to the
         parameters' ``grad``.
@@ -132,16 +135,18 @@ def compile(
         model, example_inputs, training=training, loss=loss, reduction=reduction, name=name
     )
     settings = Search(method, policy, seed)
-    choices = [shard] if not isinstance(shard, str) else _choices(where, budget)
+    choices = [shard] if not isinstance(shard, str) else _choices(where)
     best: PlacedModel | None = None
     refused: Exception | None = None
-    share = budget / len(choices)
-    for choice in choices:
+    left, alone = budget, math.inf
+    for number, choice in enumerate(choices):
+        share = left / (len(choices) - number)
         try:
             found = captures.graph(choice, fusion)
             if best is not None and _same(found, best.captured):
                 continue
             placed = _place(model, found, where, backend, settings, share, (args, kwargs))
+            left -= share
             if check and backend is not None:
                 with undisturbed_random_numbers():
                     compare_with_eager(placed, model, args, kwargs, loss, training)
@@ -157,18 +162,22 @@ def compile(
             best = placed
         else:
             placed.close()
+        if choice is choices[0]:
+            alone = placed.measured.get("one device", float(placed.problem.least_compute.sum()))
+        if best.measured["placed"] <= _IDEAL * alone / where.n_devices:
+            break
     if best is None:
         assert refused is not None
         raise refused
     return best
 
 
-def _choices(cluster: Cluster, budget: float) -> list[Mapping[str, int] | None]:
+def _choices(cluster: Cluster) -> list[Mapping[str, int] | None]:
     """Ways to shard that are tried: the whole first."""
     count = cluster.n_devices
     if count == 1:
         return [None]
-    return [None, {"batch": count}, {"tensor": count}]
+    return [None, {"batch": count}, {"tensor": count}, {"batch": 2 * count}]
 
 
 def _same(one: Captured, other: Captured) -> bool:

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from doppler.policy.frozen import FrozenPolicy
     from doppler.policy.network import DualPolicy
 
-# Runs of a placement that count, after one that brings everything to the devices.
-_RUNS = 3
+# Runs of a placement that count, after one that brings everything to the devices; and seconds that
+# are enough of them.
+_RUNS, _RUN_SECONDS = 3, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +116,13 @@ class Trials:
 
     def attempt(self, name: str, placement: Placement) -> None:
         """Run a placement a few times, and keep it if it is the fastest."""
+        self.engine.run(placement)
         runs: list[Execution] = []
-        for _ in range(1 + _RUNS):
+        while len(runs) < _RUNS and sum(run.makespan for run in runs) < _RUN_SECONDS:
             runs.append(self.engine.run(placement))
-        self.known = self.known.add(
-            self.engine.graph, self.cluster, [run.trace for run in runs[1:]]
-        )
-        seconds = median(run.makespan for run in runs[1:])
+        traces = [run.trace for run in runs]
+        self.known = self.known.add(self.engine.graph, self.cluster, traces)
+        seconds = median(run.makespan for run in runs)
         self.seconds[name] = seconds
         if seconds < self.best:
             self.best, self.placement = seconds, placement
