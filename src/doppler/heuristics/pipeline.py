@@ -121,6 +121,7 @@ def stages_of(problem: Problem, backward: BoolArray) -> IntArray:
     if found is None:
         # Then it is for the search to find what fits.
         found = cut_stages(ahead, sizes[order], np.full(problem.n_devices, np.inf))
+    assert found is not None
     stage[order] = found
     last = {module_of(str(names[each])): stage[each] for each in order}
     for each in np.flatnonzero(behind):
