@@ -21,7 +21,7 @@ from doppler.capture.program import Program
 from doppler.capture.sharding import shard_tensors
 from doppler.capture.simplify import simplify
 from doppler.capture.training import Loss, export_step
-from doppler.checks import check_name, check_number, check_whole
+from doppler.checks import check_name, check_number, check_type, check_whole
 from doppler.errors import CaptureError
 from doppler.graph import Graph
 from doppler.messages import shown_value
@@ -149,7 +149,15 @@ class Captures:
         reduction: str = "mean",
         name: str = "",
     ) -> None:
+        import torch
+
+        check_type(model, torch.nn.Module, "model", CaptureError)
         check_name(reduction, "reduction", REDUCTIONS)
+        check_type(training, bool, "training", CaptureError)
+        if not isinstance(name, str) or not name.isprintable():
+            raise CaptureError(f"name is {shown_value(name)}, must be text on one line")
+        if loss is not None and not callable(loss):
+            raise CaptureError(f"loss is {shown_value(loss)}, must be callable")
         if loss is not None and not training:
             raise CaptureError("loss is for a training step; say training=True, or leave it out")
         self._args, self._kwargs = split_inputs(example_inputs, kwargs)
@@ -259,5 +267,7 @@ def _ranges(
         if isinstance(label, TensorName) and isinstance(leaf, torch.Tensor):
             whole = not (leaf.is_floating_point() or leaf.is_complex())
             if whole and leaf.numel() and leaf.device.type != "meta":
-                ranges[label.name] = (int(leaf.min()), int(leaf.max()))
+                # Not every type of unsigned numbers has a minimum.
+                numbers = leaf.to(torch.int64)
+                ranges[label.name] = (int(numbers.min()), int(numbers.max()))
     return ranges

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import logging
 import os
@@ -196,12 +197,18 @@ def trace(
     import torch
 
     args, kwargs = _apart(model, args, kwargs)
+    try:
+        inspect.signature(model.forward).bind(*args, **kwargs)
+    except TypeError as error:
+        raise CaptureError(f"{name}: the example inputs are not its arguments: {error}") from error
     first: Exception | None = None
     for strict in (False, True):
         try:
             with quiet():
                 exported = torch.export.export(model, args, kwargs, strict=strict)
                 return exported.run_decompositions({}) if functional else exported
+        except CaptureError as error:
+            raise CaptureError(f"{_where(error) or name}: {error}") from error
         except Exception as error:
             # What the second way says is about its own bytecode more than about the model.
             first = first or error
@@ -338,6 +345,11 @@ def describe(
             label = f"output{len(outputs)}"
             labels.append(label if is_tensor else None)
             outputs.append(TensorName(label) if is_tensor else spec.arg.value)
+        elif spec.kind.name == "PARAMETER_MUTATION":
+            raise CaptureError(
+                f"{name}: writes to its parameter {str(spec.target)!r} when it is called, which "
+                "cannot be captured; register it as a buffer"
+            )
         else:
             raise CaptureError(f"{name}: an output of kind {spec.kind.name} cannot be captured")
     leaves, arguments = pytree.tree_flatten((tuple(args), dict(kwargs)))

@@ -81,10 +81,30 @@ def export_step(
     args, kwargs = tuple(args), dict(kwargs or {})
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise CaptureError(f"{name}: no parameter requires a gradient; nothing is to be trained")
+    _refuse_hooks(model, name)
     with torch.enable_grad():
         exported = trace(model, args, kwargs, name, functional=False)
         interface = describe(model, exported, name, args, kwargs)
         return _Step(model, exported, interface, loss, name).capture(args, kwargs)
+
+
+def _refuse_hooks(model: Module, name: str) -> None:
+    """Refuse what would be called during an eager backward pass, and is not in a captured one."""
+    hooked = [
+        label
+        for label, parameter in model.named_parameters()
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
+    ]
+    hooked += [
+        label or "the model"
+        for label, module in model.named_modules()
+        if module._backward_hooks or module._backward_pre_hooks
+    ]
+    if hooked:
+        raise CaptureError(
+            f"{name}: {hooked[0]} has a hook on its gradient, which cannot be captured; remove it, "
+            "and do what it does between the call and the optimizer's step"
+        )
 
 
 @dataclass(frozen=True, slots=True)

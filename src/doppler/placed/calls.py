@@ -29,6 +29,7 @@ class Calls:
         self._signature = signature
         self._tensors = graph.tensors
         self._name = graph.name
+        self._trains = any(tile.tensor.startswith("grad:") for tile in graph.outputs.values())
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
         """Name the tensors of a call.
@@ -44,7 +45,7 @@ class Calls:
 
         expected = self._signature.arguments
         # The order in which keywords are given is of no meaning.
-        order = _children(expected)[1].context or ()
+        order = children(expected)[1].context or ()
         known = {key: kwargs[key] for key in order if key in kwargs}
         leaves, spec = pytree.tree_flatten((args, {**known, **kwargs}))
         if spec != expected:
@@ -61,8 +62,13 @@ class Calls:
                         "when the model was captured"
                     )
                 self._check(label.name, leaf)
+                if self._trains and leaf.requires_grad:
+                    raise CaptureError(
+                        f"{self._name}: input {label.name!r} requires a gradient, and a training "
+                        "step gives those of parameters alone; give it detached"
+                    )
                 tensors[label.name] = leaf.detach()
-            elif isinstance(leaf, Tensor) or type(leaf) is not type(label) or leaf != label:
+            elif type(leaf) is not type(label) or (leaf != label and leaf == leaf):
                 raise CaptureError(
                     f"{self._name}: an argument is {shown_value(leaf)}, was {shown_value(label)} "
                     "when the model was captured; compile it again for another value"
@@ -110,14 +116,15 @@ class Calls:
 
 
 def _described(spec: TreeSpec) -> str:
-    args, kwargs = _children(spec)
+    args, kwargs = children(spec)
     count = f"{args.num_children} positional argument{'s' if args.num_children != 1 else ''}"
     names = ", ".join(map(str, kwargs.context or ()))
     text = f"{count} and {shown(names)}" if names else count
     return f"{text} ({spec.num_leaves} values)"
 
 
-def _children(spec: TreeSpec) -> list[TreeSpec]:
+def children(spec: TreeSpec) -> list[TreeSpec]:
+    """Return the parts of a structure."""
     # What older releases of torch call children_specs.
-    children: list[TreeSpec] = spec.children() if hasattr(spec, "children") else spec.children_specs
-    return children
+    found: list[TreeSpec] = spec.children() if hasattr(spec, "children") else spec.children_specs
+    return found

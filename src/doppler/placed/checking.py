@@ -50,13 +50,28 @@ def compare_with_eager(
 
     if draws_numbers(placed.graph):
         return
+    name = placed.graph.name
+    writes = any(tile.tensor.startswith("input:") for tile in placed.graph.outputs.values())
+
+    def eager() -> Any:
+        given = pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs)) if writes else None
+        positional, named = given or (args, kwargs)
+        try:
+            return model(*positional, **named)
+        except Exception as error:
+            why = " ".join(str(error).split())[:200]
+            raise CaptureError(
+                f"{name}: the model itself fails with the example inputs "
+                f"({type(error).__name__}: {why})"
+            ) from error
+
     with torch.no_grad(), _buffers_kept(model):
-        expected = model(*args, **kwargs)
+        expected = eager()
     found = placed.outputs_of(args, kwargs)
     leaves = pytree.tree_leaves(expected)
     for label, leaf in zip(placed.captured.signature.outputs, leaves, strict=False):
         if isinstance(label, TensorName) and isinstance(leaf, torch.Tensor):
-            _compare(placed.graph.name, label.name, found[label.name], leaf, _TOLERANCE)
+            _compare(name, label.name, found[label.name], leaf, _TOLERANCE)
     if not training:
         return
     from doppler.capture.training import loss_of
@@ -64,16 +79,16 @@ def compare_with_eager(
     wanted = [name for name in found if name.startswith("grad:")]
     parameters = [placed.parameter(name.removeprefix("grad:")) for name in wanted]
     with torch.enable_grad(), _buffers_kept(model):
-        value = loss_of(model(*args, **kwargs), loss, placed.graph.name)
+        value = loss_of(eager(), loss, name)
         gradients = torch.autograd.grad(value, parameters, allow_unused=True)
     given = {
-        name: gradient
-        for name, gradient in zip(wanted, gradients, strict=True)
+        label: gradient
+        for label, gradient in zip(wanted, gradients, strict=True)
         if gradient is not None
     }
     least = _SHARE_OF_ALL * max(map(_largest, given.values()), default=0.0)
-    for name, gradient in given.items():
-        _compare(placed.graph.name, name, found[name], gradient, _GRADIENT, least)
+    for label, gradient in given.items():
+        _compare(name, label, found[label], gradient, _GRADIENT, least)
 
 
 def draws_numbers(graph: Graph) -> bool:
@@ -102,7 +117,7 @@ def _compare(
     """Hold a tensor against what it should be, in shares of its largest entry, or of ``least``."""
     import torch
 
-    one, other = found.detach().cpu().double(), expected.detach().cpu().double()
+    one, other = _numbers(found), _numbers(expected)
     coarse = expected.dtype in (torch.float16, torch.bfloat16)
     scale = _largest(other)
     gap = (one - other).abs()
@@ -114,6 +129,13 @@ def _compare(
             f"{scale:.3g}; the model computes something else for parts of a batch, or keeps state "
             "that cannot be captured: give shard=None, or check=False if the difference is meant"
         )
+
+
+def _numbers(tensor: Tensor) -> Tensor:
+    import torch
+
+    plain = tensor.detach().cpu()
+    return (torch.view_as_real(plain.resolve_conj()) if plain.is_complex() else plain).double()
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from doppler.checks import check_whole
+from doppler.checks import check_number, check_whole
 from doppler.cluster import Cluster, Device, Link
 from doppler.cores import cores
 from doppler.engine import Backend, CpuBackend, CudaBackend
@@ -44,7 +44,8 @@ def open_backend(
     EngineError
         If the devices are not there, mixed in another way, or repeated.
     """
-    if isinstance(devices, str) or not devices or not all(isinstance(d, str) for d in devices):
+    known = isinstance(devices, Sequence) and not isinstance(devices, str)
+    if not known or not devices or not all(isinstance(d, str) for d in devices):
         raise EngineError(
             f"devices is {shown_value(devices)}, must be a list as ['cuda:0', 'cuda:1'] or "
             "['cpu:0', 'cpu:1']"
@@ -53,6 +54,7 @@ def open_backend(
         raise EngineError(f"devices {list(devices)}: each at most once")
     if threads is not None:
         check_whole(threads, "threads", 1, error=EngineError)
+    check_number(memory, "memory", above=True, infinite=True, error=EngineError)
     if any(device.startswith("cuda") for device in devices):
         return CudaBackend([_name(device) for device in devices], threads=threads)
     for device in devices:

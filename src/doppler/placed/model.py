@@ -11,14 +11,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from doppler.capture.capture import Captured
-from doppler.checks import check_whole
+from doppler.checks import check_seed, check_whole
 from doppler.cluster import Cluster
 from doppler.engine import Backend, Engine, Execution
 from doppler.errors import CaptureError, EngineError
 from doppler.graph import Graph, Tile
 from doppler.placed.calls import Calls
 from doppler.placed.devices import physical_devices
-from doppler.placed.state import ModelState
+from doppler.placed.state import ModelState, ModuleTree
 from doppler.placement import Placement
 from doppler.problem import Problem
 
@@ -35,26 +35,31 @@ class Mode:
     ----------
     training : bool
         Whether the model was in train mode.
+    exceptions : tuple of str
+        Paths of modules that were not in that mode.
     autocast : tuple of (str, str)
         Kinds of devices for which autocast was on, and its dtype.
     """
 
     training: bool
+    exceptions: tuple[str, ...]
     autocast: tuple[tuple[str, str], ...]
 
     @classmethod
     def now(cls, model: Module) -> Mode:
         """Look at the model and the thread."""
-        import torch
+        return cls(model.training, ModuleTree(model).exceptions, autocast_now())
 
-        return cls(
-            model.training,
-            tuple(
-                (kind, str(torch.get_autocast_dtype(kind)).removeprefix("torch."))
-                for kind in ("cpu", "cuda")
-                if torch.is_autocast_enabled(kind)
-            ),
-        )
+
+def autocast_now() -> tuple[tuple[str, str], ...]:
+    """Kinds of devices for which this thread has autocast on, and its dtype."""
+    import torch
+
+    return tuple(
+        (kind, str(torch.get_autocast_dtype(kind)).removeprefix("torch."))
+        for kind in ("cpu", "cuda")
+        if torch.is_autocast_enabled(kind)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +85,9 @@ class PlacedModel:
     """A captured model and its placement; call it as the model.
 
     Made by :func:`doppler.compile`. Parameters stay on the devices between calls; where the model
-    changes them (an optimizer's step, ``load_state_dict``) the next call sees it. Calls of several
-    threads take turns. Close it, or use it as a context manager, to give the devices' memory back.
+    changes them (an optimizer's step, ``load_state_dict``) the next call sees it, unless it writes
+    to ``parameter.data``. Calls of several threads take turns. Close it, or use it as a context
+    manager, to give the devices' memory back.
 
     Attributes
     ----------
@@ -120,7 +126,11 @@ class PlacedModel:
         self._last: Execution | None = None
         self._engine = engine
         self._state = ModelState(model, state_names(captured.graph))
+        self._modules = ModuleTree(model)
         self._pieces = pieces_of(self.graph)
+        self._trained = [
+            name.removeprefix("grad:") for name in self._pieces if name.startswith("grad:")
+        ]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model.
@@ -166,6 +176,11 @@ class PlacedModel:
         return self._state.tensor(name)
 
     @property
+    def tied(self) -> dict[str, str]:
+        """Further names of the tensors of the graph in the model, each with the first."""
+        return dict(self._state.tied)
+
+    @property
     def problem(self) -> Problem:
         """The graph on the cluster."""
         return Problem(self.graph, self.cluster)
@@ -205,7 +220,7 @@ class PlacedModel:
         """
         from doppler.placed.device_map import device_map
 
-        return device_map(self.graph, self.placement, self._device_names())
+        return device_map(self.graph, self.placement, self._device_names(), self._model)
 
     def report(self, path: str | Path) -> Path:
         """Write a page that shows the timeline, memory, transfers, and the times beside one device.
@@ -251,6 +266,7 @@ class PlacedModel:
         from doppler.refinement.refiner import Refiner
 
         check_whole(runs, "runs", 1)
+        check_seed(seed)
         self._runnable()
         if not self._example and any(t.role == "input" for t in self.graph.tensors.values()):
             raise EngineError(
@@ -299,6 +315,12 @@ class PlacedModel:
     ) -> None:
         self.close()
 
+    def __reduce__(self) -> Any:
+        raise CaptureError(
+            f"{self.graph.name}: a placed model holds devices and cannot be copied or pickled; "
+            "save() it and read it by doppler.load_placed, or compile the copy of the model"
+        )
+
     def __repr__(self) -> str:
         devices = ", ".join(device.name for device in self.cluster.devices)
         return f"PlacedModel({self.graph.name!r}, ops={self.graph.n_ops}, devices=[{devices}])"
@@ -337,18 +359,19 @@ class PlacedModel:
         ]
 
     def _check_mode(self) -> None:
-        now = Mode.now(self._model)
-        if now.training != self.mode.training:
-            word = "train" if self.mode.training else "eval"
-            raise CaptureError(
-                f"{self.graph.name}: was captured in {word} mode and is not in it now; call "
-                f"model.{word}(), or compile it again"
-            )
-        if now.autocast != self.mode.autocast:
+        self._modules.check()
+        autocast = autocast_now()
+        if autocast != self.mode.autocast:
             raise CaptureError(
                 f"{self.graph.name}: was captured with autocast {_shown(self.mode.autocast)}, and "
-                f"it is {_shown(now.autocast)} now; call it as it was captured, or compile it again"
+                f"it is {_shown(autocast)} now; call it as it was captured, or compile it again"
             )
+        for name in self._trained:
+            if not self._state.tensor(name).requires_grad:
+                raise CaptureError(
+                    f"{self.graph.name}: parameter {name!r} was trained when the model was "
+                    "captured, and requires no gradient now; compile it again"
+                )
 
     def _run(self, inputs: Mapping[str, Tensor], placement: Placement | None = None) -> Execution:
         if self._engine is None:
@@ -357,7 +380,10 @@ class PlacedModel:
             self._engine = Engine(self.graph, self._backend, tensors=tensors, share=True)
             changed: dict[str, Tensor] = {}
         else:
-            changed = {**self._state.changed(), **inputs}
+            read, state = self.graph.tensors, self._state.changed()
+            # A buffer may be written to and never read.
+            changed = {name: tensor for name, tensor in state.items() if name in read}
+            changed |= inputs
         try:
             return self._engine.run(placement or self.placement, tensors=changed)
         except BaseException:
@@ -373,13 +399,14 @@ class PlacedModel:
         """Hand on what the model writes beside its results: buffers, inputs, gradients."""
         import torch
 
-        with torch.no_grad():
+        # What is made in inference mode could not be written to outside of it.
+        with torch.inference_mode(False), torch.no_grad():
             for name, value in outputs.items():
                 kind, _, target = name.partition(":")
                 if kind == "buffer":
                     self._state.tensor(target).copy_(value)
                 elif kind == "input":
-                    inputs[target].copy_(value)
+                    self._write_input(target, inputs[target], value)
                 elif kind == "grad":
                     parameter = self._state.tensor(target)
                     gradient = value.to(parameter.device)
@@ -388,6 +415,15 @@ class PlacedModel:
                         parameter.grad = gradient.clone()
                     else:
                         parameter.grad.add_(gradient)
+
+    def _write_input(self, name: str, tensor: Tensor, value: Tensor) -> None:
+        try:
+            tensor.copy_(value)
+        except RuntimeError as error:
+            raise EngineError(
+                f"{self.graph.name}: the model writes to its input {name!r}, and this one cannot "
+                f"be written to ({str(error).splitlines()[0]}); give a copy: {name}.clone()"
+            ) from error
 
 
 def state_names(graph: Graph) -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,16 +17,20 @@ from doppler.documents.json_text import read_json
 from doppler.documents.schema import Strict, check
 from doppler.errors import CaptureError, DopplerError
 from doppler.files import write_atomic
+from doppler.graph import Graph
 from doppler.graph.formats import load_graph, save_graph
-from doppler.messages import shown_value
+from doppler.messages import shown, shown_value
+from doppler.placed.calls import children
 from doppler.placed.devices import open_backend
 from doppler.placed.model import Mode, PlacedModel, state_names
-from doppler.placed.state import ModelState
+from doppler.placed.state import ModelState, ModuleTree
 from doppler.placement import Placement
 from doppler.torch_tensors import load_torch_tensors, save_torch_tensors
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torch.nn import Module
+    from torch.utils._pytree import TreeSpec
 
 FORMAT, VERSION = "doppler-placed", 1
 GRAPH, CLUSTER, PLACEMENT = "graph.json", "cluster.yaml", "placement.json"
@@ -40,7 +45,9 @@ class _File(Strict):
     results: str
     outputs: list[Any]
     training: bool
-    autocast: list[tuple[str, str]]
+    exceptions: list[str]
+    autocast: list[list[str]]
+    tied: dict[str, str]
     measured: dict[str, float]
 
 
@@ -58,6 +65,8 @@ def save_placed(placed: PlacedModel, directory: str | Path) -> Path:
     signature = placed.captured.signature
     try:
         specs = [pytree.treespec_dumps(each) for each in (signature.arguments, signature.results)]
+        for spec in specs:
+            _check_node(json.loads(spec)[1])
         document = json.dumps(
             {
                 "format": FORMAT,
@@ -67,7 +76,9 @@ def save_placed(placed: PlacedModel, directory: str | Path) -> Path:
                 "results": specs[1],
                 "outputs": list(map(_entry, signature.outputs)),
                 "training": placed.mode.training,
+                "exceptions": placed.mode.exceptions,
                 "autocast": placed.mode.autocast,
+                "tied": placed.tied,
                 "measured": placed.measured,
             },
             allow_nan=False,
@@ -77,7 +88,11 @@ def save_placed(placed: PlacedModel, directory: str | Path) -> Path:
             f"{placed.graph.name}: what it takes or returns cannot be written ({error}); register "
             "its type with a serialized_type_name (torch.utils._pytree)"
         ) from None
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise DopplerError(f"{path}: no such directory can be made ({why}); give another") from None
     save_graph(placed.graph, path / GRAPH)
     save_cluster(placed.cluster, path / CLUSTER)
     placed.placement.save(path / PLACEMENT)
@@ -113,18 +128,15 @@ def load_placed(
         If a file is missing, damaged or hostile, or the model lacks a parameter or has it in
         another shape or dtype.
     """
-    from torch.utils import _pytree as pytree
-
     path = check_path(directory, "directory")
     where = str(path / MODEL)
     file = check(_File, read_json(where, "placed model", CaptureError), where, CaptureError)
-    try:
-        arguments, results = map(pytree.treespec_loads, (file.arguments, file.results))
-    except Exception as error:
-        raise CaptureError(
-            f"{where}: the structure of its arguments or results cannot be read "
-            f"({' '.join(str(error).split())[:200]}); import what defines the types first"
-        ) from None
+    arguments = _structure(file.arguments, f"{where}: arguments")
+    results = _structure(file.results, f"{where}: results")
+    if [arguments.type, *(child.type for child in children(arguments))] != [tuple, tuple, dict]:
+        raise CaptureError(f"{where}: arguments: must be a tuple and a dict of keyword arguments")
+    if "placed" not in file.measured or any(len(pair) != 2 for pair in file.autocast):
+        raise CaptureError(f"{where}: measured lacks 'placed', or autocast is not of pairs")
     graph = load_graph(path / GRAPH)
     cluster = Cluster.load(path / CLUSTER)
     placement = Placement.load(path / PLACEMENT)
@@ -143,15 +155,28 @@ def load_placed(
         if spec.num_leaves != len(leaves):
             raise CaptureError(f"{where}: {what} are {len(leaves)}, must be {spec.num_leaves}")
     _check_names(signature, graph, where)
+    _check_constants(constants, graph, str(path / CONSTANTS))
     state = ModelState(model, state_names(graph))
     for name in state_names(graph):
-        tensor, then = state.tensor(name), graph.tensors.get(name)
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        if then is not None and (tuple(tensor.shape), dtype) != (tuple(then.shape), then.dtype):
+        found, then = _meta(state.tensor(name)), graph.tensors.get(name)
+        if then is not None and found != (tuple(then.shape), then.dtype):
             raise CaptureError(
-                f"{path}: {name} has shape {tuple(tensor.shape)} and dtype {dtype} in the model, "
+                f"{path}: {name} has shape {found[0]} and dtype {found[1]} in the model, "
                 f"{tuple(then.shape)} and {then.dtype} when it was placed; compile it again"
             )
+    for other, name in file.tied.items():
+        if state.tied.get(other) != name:
+            raise CaptureError(
+                f"{path}: {shown(other)!r} and {shown(name)!r} are one tensor in the placed model, "
+                "and not in this one; tie them"
+            )
+    exceptions = ModuleTree(model).exceptions
+    if set(exceptions) != set(file.exceptions):
+        differ = min(set(exceptions) ^ set(file.exceptions))
+        raise CaptureError(
+            f"{path}: the module {shown(differ)!r} is in another mode (train or eval) than when "
+            "the model was placed; compile it again"
+        )
     backend = None if devices is None else open_backend(devices, threads=threads, memory=memory)
     if backend is not None and len(backend.device_names) != cluster.n_devices:
         raise DopplerError(
@@ -164,16 +189,79 @@ def load_placed(
         cluster,
         placement,
         backend,
-        mode=Mode(file.training, tuple(file.autocast)),
+        mode=Mode(file.training, exceptions, tuple((kind, dtype) for kind, dtype in file.autocast)),
         measured=file.measured,
     )
 
 
-def _check_names(signature: Signature, graph: Any, where: str) -> None:
+def _check_names(signature: Signature, graph: Graph, where: str) -> None:
     made = {tile.tensor for tile in graph.outputs.values()}
     for label in signature.outputs:
         if isinstance(label, TensorName) and label.name not in made:
             raise CaptureError(f"{where}: output {shown_value(label.name)} is not in the graph")
+    given = {label.name for label in signature.inputs if isinstance(label, TensorName)}
+    inputs = {name for name, tensor in graph.tensors.items() if tensor.role == "input"}
+    written = {name.partition(":")[2] for name in made if name.startswith("input:")}
+    for name in sorted((given ^ inputs) | (written - given)):
+        lacking = "the graph" if name in given else "the arguments"
+        raise CaptureError(f"{where}: input {shown_value(name)} is not in {lacking}")
+
+
+def _check_constants(constants: Mapping[str, Tensor], graph: Graph, where: str) -> None:
+    expected = {
+        name: (tuple(tensor.shape), tensor.dtype)
+        for name, tensor in graph.tensors.items()
+        if tensor.role == "constant"
+    }
+    found = {name: _meta(tensor) for name, tensor in constants.items()}
+    for name in sorted(expected):
+        if found.get(name) != expected[name]:
+            raise CaptureError(
+                f"{where}: lacks the constant {shown(name)!r} of shape {expected[name][0]} and "
+                f"dtype {expected[name][1]} that {GRAPH} reads; save the model again"
+            )
+    for name in sorted(found.keys() - expected.keys()):
+        if name in graph.tensors:
+            raise CaptureError(f"{where}: {shown(name)!r} is no constant of {GRAPH}")
+
+
+def _meta(tensor: Tensor) -> tuple[tuple[int, ...], str]:
+    return tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+
+
+def _structure(text: str, where: str) -> TreeSpec:
+    """Read a structure of arguments or results. Nothing is imported for what the text names."""
+    from torch.utils import _pytree as pytree
+
+    try:
+        _, node = json.loads(text)
+        _check_node(node)
+        return pytree.treespec_loads(text)
+    except Exception as error:
+        why = " ".join(str(error).split())[:200] or type(error).__name__
+        raise CaptureError(
+            f"{where}: the structure cannot be read ({why}); import what defines its types first"
+        ) from None
+
+
+def _check_node(node: Any) -> None:
+    """Refuse what torch would import a module for, and dicts of more or fewer keys than values."""
+    kind, context, inside = node["type"], node["context"], node["children_spec"]
+    if kind is not None and kind.endswith("defaultdict"):
+        raise ValueError("a defaultdict names a function to import")
+    if isinstance(context, str):
+        with suppress(json.JSONDecodeError):
+            context = json.loads(context, object_hook=_plain)
+    if kind in ("builtins.dict", "collections.OrderedDict") and len(context) != len(inside):
+        raise ValueError(f"a dict of {len(context)} keys and {len(inside)} values")
+    for child in inside:
+        _check_node(child)
+
+
+def _plain(value: dict[str, Any]) -> dict[str, Any]:
+    if "__enum__" in value:
+        raise ValueError("an enum names a module to import")
+    return value
 
 
 def _entry(leaf: Any) -> Any:
