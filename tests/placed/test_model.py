@@ -416,3 +416,27 @@ def test_bad_settings_of_a_refinement_are_refused(
 def test_nothing_has_run_before_the_first_call() -> None:
     with pytest.raises(EngineError, match="has not run yet; call it first"):
         _ = place(Branches(), check=False).execution
+
+
+def test_outputs_share_no_memory_with_the_model_or_the_inputs() -> None:
+    class Copies(nn.Module):
+        factor: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.register_buffer("factor", torch.ones(4))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+            y = self.linear(x)
+            return x.clone(), self.factor.clone(), y, y.clone()
+
+    model, x = Copies(), torch.zeros(4, 4)
+    with place(model, (x,), shard=None) as placed:
+        inputs, scale, first, second = placed(x)
+        for output in (inputs, scale, first):
+            output.add_(1.0)
+        assert not x.any()
+        assert model.factor.sum() == 4
+        assert_same(model, placed, x)
+        assert torch.equal(second, model.linear(x).detach())

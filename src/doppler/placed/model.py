@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from doppler.capture.capture import Captured
+from doppler.capture.operators import is_view
 from doppler.checks import check_seed, check_whole
 from doppler.cluster import Cluster
 from doppler.engine import Backend, Engine, Execution
@@ -128,6 +129,7 @@ class PlacedModel:
         self._state = ModelState(model, state_names(captured.graph))
         self._modules = ModuleTree(model)
         self._pieces = pieces_of(self.graph)
+        self._handed_on = handed_on(self.graph)
         self._trained = [
             name.removeprefix("grad:") for name in self._pieces if name.startswith("grad:")
         ]
@@ -337,10 +339,11 @@ class PlacedModel:
         self._example = self._example or dict(inputs)
         device = physical_devices(backend)[0]
         outputs = self._last.outputs
-        return {
+        made = {
             name: join([(outputs[op], tile) for op, tile in pieces], device)
             for name, pieces in self._pieces.items()
         }
+        return made | {name: made[name].clone() for name in self._handed_on}
 
     def _runnable(self) -> Backend:
         if self._backend is None:
@@ -464,6 +467,19 @@ def pieces_of(graph: Graph) -> dict[str, list[tuple[int, Tile]]]:
     for op, tile in graph.outputs.items():
         pieces.setdefault(tile.tensor, []).append((op, tile))
     return pieces
+
+
+def handed_on(graph: Graph) -> list[str]:
+    """List the outputs that may share memory with inputs, parameters or other outputs.
+
+    Their ops compute nothing: copies that a model makes are left out where nothing is written.
+    """
+    specs = graph.specs or ()
+    return [
+        tile.tensor
+        for op, tile in graph.outputs.items()
+        if all(is_view(call["op"]) for call in specs[op].attributes["calls"])
+    ]
 
 
 def _shown(autocast: tuple[tuple[str, str], ...]) -> str:
