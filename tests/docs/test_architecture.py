@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 import re
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -61,6 +62,35 @@ def test_the_folders_are_there() -> None:
     assert not [name for name in folders if not (ROOT / name.strip("`")).is_dir()]
 
 
+NET = """
+import torch
+
+def example():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    return model.eval(), (torch.ones(4, 8),)
+"""
+
+
+def capture(stack: ExitStack) -> Callable[[], Any]:
+    patch = stack.enter_context(pytest.MonkeyPatch.context())
+    patch.setattr(sys, "path", [*sys.path])
+    Path("traced_net.py").write_text(NET)
+    arguments = ["capture", "traced_net:example", "-o", "net.json", "--shard", "batch=2"]
+    return lambda: run(arguments)
+
+
+def compile_and_call(_: ExitStack) -> Callable[[], Any]:
+    import torch
+
+    model, x = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU()).eval(), torch.ones(4, 8)
+
+    def produce() -> None:
+        with doppler.compile(model, (x,), ["cpu:0", "cpu:1"], shard=None, budget=0.1) as placed:
+            placed(x)
+
+    return produce
+
+
 def load(_: ExitStack) -> Callable[[], Any]:
     assert run(["convert", SMALL, "layer.json"]) == 0
     return lambda: doppler.load_graph("layer.json")
@@ -107,6 +137,8 @@ def refine(stack: ExitStack) -> Callable[[], Any]:
 @pytest.mark.parametrize(
     ("section", "way"),
     [
+        ("The way of a model", capture),
+        ("The way of a placed model", compile_and_call),
         ("The way of a graph file", load),
         ("The way of `doppler place`", place),
         ("The way of a training batch", train),
