@@ -292,7 +292,7 @@ def _where(error: BaseException) -> str:
         installed = "site-packages" in frame.filename
         of_model = frame.name == "forward" if installed else not frame.filename.startswith(own[2])
         if of_model and not frame.filename.startswith((*own[:2], "<")):
-            return f"{frame.filename}:{frame.lineno}: {(frame.line or '').strip()}"
+            return f"{frame.filename}:{frame.lineno}: {(frame.line or '').strip().rstrip(':')}"
     return ""
 
 

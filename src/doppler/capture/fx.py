@@ -97,7 +97,7 @@ def user_line(trace: str | None) -> str:
         parts = lines[at].strip().split('"')
         if parts[0] == "File " and len(parts) == 3 and not parts[1].startswith("<"):
             number = parts[2].split(",")[1].strip().removeprefix("line ")
-            code = lines[at + 1].strip() if at + 1 < len(lines) else ""
+            code = lines[at + 1].strip().rstrip(":") if at + 1 < len(lines) else ""
             return f"{parts[1]}:{number}: {code}"
     return ""
 
