@@ -309,6 +309,11 @@ def test_what_cannot_be_captured_names_the_line(forward, line, message) -> None:
     assert "\n" not in text
 
 
+def test_a_write_past_autograd_is_refused() -> None:
+    with pytest.raises(CaptureError, match=r"writes to the \.data of a tensor"):
+        export(Model(lambda _, x: x.data.add_(1) * 0 + x), (X.clone(),))
+
+
 def test_a_shape_that_depends_on_data_is_refused() -> None:
     with pytest.raises(CaptureError, match="shape depends on data"):
         export(Model(lambda _, x: x[x > 0]), (X,))

@@ -195,6 +195,7 @@ def trace(
         If the model cannot be captured.
     """
     import torch
+    from torch._subclasses.fake_tensor import FakeTensor
 
     args, kwargs = _apart(model, args, kwargs)
     try:
@@ -206,12 +207,16 @@ def trace(
         try:
             with quiet():
                 exported = torch.export.export(model, args, kwargs, strict=strict)
+                if any(isinstance(value, FakeTensor) for value in exported.constants.values()):
+                    # Torch itself looks for it the first way only; taken apart, it crashes.
+                    raise RuntimeError("it writes to the .data of a tensor")
                 return exported.run_decompositions({}) if functional else exported
         except CaptureError as error:
             raise CaptureError(f"{_where(error) or name}: {error}") from error
         except Exception as error:
             # What the second way says is about its own bytecode more than about the model.
-            first = first or error
+            unclear = first is None or "fake tensor" in str(first)
+            first = error if unclear else first
     assert first is not None
     raise explain(first, name) from first
 
