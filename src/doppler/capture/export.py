@@ -198,10 +198,7 @@ def trace(
     from torch._subclasses.fake_tensor import FakeTensor
 
     args, kwargs = _apart(model, args, kwargs)
-    try:
-        inspect.signature(model.forward).bind(*args, **kwargs)
-    except TypeError as error:
-        raise CaptureError(f"{name}: the example inputs are not its arguments: {error}") from error
+    _check_arguments(model, args, kwargs, name)
     first: Exception | None = None
     for strict in (False, True):
         try:
@@ -219,6 +216,21 @@ def trace(
             first = error if unclear else first
     assert first is not None
     raise explain(first, name) from first
+
+
+def _check_arguments(
+    model: Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
+) -> None:
+    if model._forward_pre_hooks:
+        return  # They may give it other arguments.
+    try:
+        signature = inspect.signature(model.forward)
+    except ValueError:
+        return  # Not of Python.
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise CaptureError(f"{name}: the example inputs are not its arguments: {error}") from error
 
 
 def _apart(

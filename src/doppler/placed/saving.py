@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from doppler.capture.capture import Captured
 from doppler.capture.export import Signature, TensorName
-from doppler.checks import check_path
+from doppler.checks import check_path, check_type
 from doppler.cluster import Cluster, save_cluster
 from doppler.documents.json_text import read_json
 from doppler.documents.schema import Strict, check
@@ -128,7 +128,10 @@ def load_placed(
         If a file is missing, damaged or hostile, or the model lacks a parameter or has it in
         another shape or dtype.
     """
+    import torch
+
     path = check_path(directory, "directory")
+    check_type(model, torch.nn.Module, "model", CaptureError)
     where = str(path / MODEL)
     file = check(_File, read_json(where, "placed model", CaptureError), where, CaptureError)
     arguments = _structure(file.arguments, f"{where}: arguments")

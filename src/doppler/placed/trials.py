@@ -99,7 +99,8 @@ class Trials:
                 self.attempt(name, alone)
             except DeviceMemoryError:
                 continue  # It needs more than one: then modeled costs are all that is known.
-        if guessed.n_devices > 1:
+        # Where it fits on no device alone, the search says by how much.
+        if guessed.n_devices > 1 or self.placement is None:
             for turn in range(2):
                 self.cluster = self.known.applied(guessed)
                 problem = Problem(graph, self.cluster)
