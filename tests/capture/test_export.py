@@ -384,3 +384,21 @@ def test_inputs_are_told_apart(given, kwargs, expected) -> None:
 def test_other_inputs_are_refused(given, kwargs, message) -> None:
     with pytest.raises(CaptureError, match=message):
         split_inputs(given, kwargs)
+
+
+def test_tensors_that_a_module_keeps_on_itself_stay_real() -> None:
+    class Keeping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.last = torch.zeros(2, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.last = self.linear(x)
+            self.first = x
+            return self.last.relu()
+
+    model, x = Keeping(), torch.ones(2, 4)
+    export(model, (x,))
+    assert torch.equal(model.last, torch.zeros(2, 4))
+    assert not hasattr(model, "first")

@@ -202,7 +202,7 @@ def trace(
     first: Exception | None = None
     for strict in (False, True):
         try:
-            with quiet():
+            with quiet(), _attributes_kept(model):
                 exported = torch.export.export(model, args, kwargs, strict=strict)
                 if any(isinstance(value, FakeTensor) for value in exported.constants.values()):
                     # Torch itself looks for it the first way only; taken apart, it crashes.
@@ -253,6 +253,23 @@ def _apart(
 
     apart: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map(own, (args, kwargs))
     return apart
+
+
+@contextmanager
+def _attributes_kept(model: Module) -> Iterator[None]:
+    """Give back to modules the tensors that they kept as attributes: a capture leaves fake ones."""
+    import torch
+
+    before = [(module, dict(vars(module))) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, kept in before:
+            for name, value in list(vars(module).items()):
+                if isinstance(value, torch.Tensor) and value is not kept.get(name):
+                    delattr(module, name)
+                    if name in kept:
+                        setattr(module, name, kept[name])
 
 
 @contextmanager
