@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -212,6 +213,17 @@ def test_models_that_cannot_be_captured_say_why() -> None:
         with pytest.raises(DopplerError, match=message) as caught:
             place(model)
         assert "\n" not in str(caught.value)
+
+
+def test_threads_can_compile_one_model_at_once() -> None:
+    model = Branches()
+    found: list[Tensor] = []
+    threads = [threading.Thread(target=lambda: found.append(place(model)(X))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert_close(found, [model(X).detach()] * 3)
 
 
 def test_the_placement_is_of_the_devices() -> None:

@@ -8,6 +8,7 @@ import os
 import pickle
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -219,6 +220,31 @@ def test_buffers_are_written_back() -> None:
         assert_close(list(model.buffers()), list(twin.buffers()))
 
 
+def test_a_buffer_that_is_written_to_can_be_returned() -> None:
+    def counting(model: Calling, x: Tensor) -> Any:
+        model.get_buffer("count").add_(1)
+        return model.get_buffer("count"), x @ model.weight
+
+    model = Calling(counting)
+    placed = place(model)
+    for step in (1, 2):
+        assert placed(X)[0] == step
+        assert model.get_buffer("count") == step
+
+
+def test_results_can_be_written_to_without_a_trace() -> None:
+    def copies(model: Calling, x: Tensor) -> Any:
+        y = x @ model.weight
+        return [torch.ones(3), model.weight.clone(), x.clone(), torch.cat([model.weight]), y, +y]
+
+    model, x = Calling(copies), X.clone()
+    placed = place(model)
+    for result in placed(x):
+        result.add_(5)
+    assert_close(x, X)
+    assert_same(model, placed, X)
+
+
 def test_inputs_that_the_model_writes_to_are_written_to() -> None:
     model = Calling(lambda model, x: x.add_(1) @ model.weight)
     example = X.clone()
@@ -271,6 +297,29 @@ def test_a_closed_model_says_so_and_can_still_be_looked_at() -> None:
     assert placed.execution.makespan > 0
     assert placed.makespan > 0
     assert "Branches" in repr(placed)
+
+
+def test_closing_ends_calls_and_refinements_of_other_threads() -> None:
+    placed = place(Branches())
+    said: list[str] = []
+
+    def go_on(run: Callable[[], Any]) -> None:
+        try:
+            while True:
+                run()
+        except EngineError as error:
+            said.append(str(error))
+
+    runs: list[Callable[[], Any]] = [lambda: placed(X), lambda: placed.refine(10_000)]
+    threads = [threading.Thread(target=go_on, args=(run,), daemon=True) for run in runs]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+    placed.close()
+    for thread in threads:
+        thread.join(20)
+    assert len(said) == 2
+    assert all("or closed" in message for message in said)
 
 
 def test_copies_and_pickles_are_refused() -> None:
@@ -393,7 +442,12 @@ def test_refining_keeps_the_model_right_and_goes_on_from_a_directory(tmp_path: A
         assert found.before > 0
         assert found.after > 0
         assert_same(model, placed, X)
-    assert any(tmp_path.iterdir())
+    # As another process would, that compiles the model anew.
+    again = place(model)
+    assert again.refine(2, directory=tmp_path).before > 0
+    assert_same(model, again, X)
+    with pytest.raises(DopplerError, match=r"ops"):
+        place(nn.Linear(8, 8)).refine(2, directory=tmp_path)
 
 
 @pytest.mark.parametrize(

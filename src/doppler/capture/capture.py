@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,8 @@ SHARDS = ("batch", "tensor")
 #: How a loss comes of those of the entries of a batch.
 REDUCTIONS = ("mean", "sum")
 _MOST = 4096
+# torch traces one model at a time.
+_turn = threading.RLock()
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +201,8 @@ class Captures:
             args, kwargs = self._args, self._kwargs
             if parts > 1:
                 args, kwargs = batch_part(args, kwargs, parts)
-            traced = self._trace(args, kwargs)
+            with _turn:
+                traced = self._trace(args, kwargs)
             self._traced[parts] = traced, *simplify(traced.program, traced.constants)
         return self._traced[parts]
 

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 
+# Runs by which a placement is timed.
+_RUNS = 9
+
+
 @dataclass(frozen=True, slots=True)
 class Mode:
     """What a capture depends on beside the inputs.
@@ -257,7 +261,8 @@ class PlacedModel:
         ----------
         runs : int
         directory : path-like, optional
-            Where what was learned is kept, for the next time.
+            Where what was learned is kept, for the next time that the model is placed in the same
+            shards.
         seed : int
 
         Raises
@@ -265,6 +270,8 @@ class PlacedModel:
         DopplerError
             If the model has no devices, or no example inputs to run with.
         """
+        from doppler.placed.refinement_start import refinement_start
+        from doppler.refinement.candidates import same_placement
         from doppler.refinement.refiner import Refiner
 
         check_whole(runs, "runs", 1)
@@ -277,25 +284,25 @@ class PlacedModel:
             )
         before = self.placement
         seconds: dict[bool, list[float]] = {True: [], False: []}
-        with Refiner(
-            self.problem, before, directory=directory, seed=seed, background=False
-        ) as refiner:
+        problem, start = refinement_start(directory, self.graph, self.cluster, before)
+        with Refiner(problem, start, directory=directory, seed=seed, background=False) as refiner:
             for _ in range(runs):
                 placement = refiner.next()
                 with self._lock:
+                    self._runnable()
                     try:
                         execution = self._run(self._example, placement)
                     except EngineError as error:
                         refiner.failed(str(error))
                         continue
                 refiner.observe(execution.makespan, trace=execution.trace)
-                seconds[placement is before].append(execution.makespan)
+                seconds[same_placement(placement, before)].append(execution.makespan)
             champion = refiner.champion
             self.cluster = refiner.problem.cluster
         self.placement = champion
-        changed = champion is not before
-        first = median(seconds[True]) if seconds[True] else float("nan")
-        after = self._median(runs=9) if changed else first
+        changed = not same_placement(champion, before)
+        first = median(seconds[True]) if seconds[True] else self._median(before)
+        after = self._median(champion) if changed else first
         return Refinement(runs, first, after, changed)
 
     def close(self) -> None:
@@ -378,9 +385,8 @@ class PlacedModel:
 
     def _run(self, inputs: Mapping[str, Tensor], placement: Placement | None = None) -> Execution:
         if self._engine is None:
-            assert self._backend is not None
             tensors = {**self.captured.constants, **self._state.changed(), **inputs}
-            self._engine = Engine(self.graph, self._backend, tensors=tensors, share=True)
+            self._engine = Engine(self.graph, self._runnable(), tensors=tensors, share=True)
             changed: dict[str, Tensor] = {}
         else:
             read, state = self.graph.tensors, self._state.changed()
@@ -394,9 +400,9 @@ class PlacedModel:
             self._state.forget()
             raise
 
-    def _median(self, runs: int) -> float:
+    def _median(self, placement: Placement) -> float:
         with self._lock:
-            return median(self._run(self._example).makespan for _ in range(runs))
+            return median(self._run(self._example, placement).makespan for _ in range(_RUNS))
 
     def _write_back(self, outputs: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> None:
         """Hand on what the model writes beside its results: buffers, inputs, gradients."""
