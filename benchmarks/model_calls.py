@@ -59,7 +59,13 @@ def compared(example: Example) -> tuple[int, float, float]:
 def first_run(layers: int = 12, budget: float = 2.0) -> dict[str, float]:
     """Capture, place and run a GPT-2 of the usual width on two devices; seconds of each part."""
     model, inputs = build(
-        "gpt2:model", "tiny", layers=layers, width=768, heads=12, vocabulary=50257
+        "gpt2:model",
+        "tiny",
+        n_layer=layers,
+        n_embd=768,
+        n_head=12,
+        n_positions=128,
+        vocab_size=50257,
     )
     began = time.perf_counter()
     with doppler.compile(model, inputs, ["cpu:0", "cpu:1"], threads=1, budget=budget) as placed:
