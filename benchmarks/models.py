@@ -47,6 +47,8 @@ from examples.building import build  # noqa: E402
 CLUSTERS = ("a100x4", "p100x4", "v100_2x4")
 # Examples of which is asked that two cores run them faster than one.
 RUN = ("inception:model", "experts:model", "llama:model")
+# What is simulated: the forward pass of a batch, of one sample, or a training step.
+BATCH, SINGLE, TRAINING = KINDS = ("batch", "single", "training")
 # Seconds of search for each model on each cluster.
 BUDGET = 8.0
 WARM_UP = 2
@@ -83,10 +85,12 @@ class Variants:
     size : str
     training : bool
         Capture a training step: its loss is the mean square of what the model returns first.
+    **changes
+        Of the numbers of that size.
     """
 
-    def __init__(self, name: str, size: str, training: bool = False) -> None:
-        self.model, inputs = build(name, size)
+    def __init__(self, name: str, size: str, training: bool = False, **changes: int) -> None:
+        self.model, inputs = build(name, size, **changes)
         self._captures = Captures(
             self.model, inputs, training=training, loss=_mean_square if training else None
         )
@@ -204,10 +208,15 @@ def doppler(variants: Variants, cluster: Cluster, budget: float) -> Answer:
 
 
 def simulated(
-    name: str, size: str, clusters: Sequence[str], budget: float, training: bool = False
+    name: str,
+    size: str,
+    clusters: Sequence[str],
+    budget: float,
+    kind: str = BATCH,
 ) -> list[dict[str, Any]]:
-    """Place a model, or a training step of it, in every way on every cluster."""
-    variants = Variants(name, size, training)
+    """Place a model in every way on every cluster: for one of ``KINDS``."""
+    changes = {"batch": 1} if kind == SINGLE else {}
+    variants = Variants(name, size, kind == TRAINING, **changes)
     rows = []
     for label in clusters:
         began = time.perf_counter()
@@ -224,7 +233,7 @@ def simulated(
         rows.append(
             {
                 "example": name,
-                "step": "training" if training else "forward",
+                "kind": kind,
                 "cluster": label,
                 "size": size,
                 "budget_s": budget,
@@ -327,8 +336,9 @@ def load(path: Path) -> dict[str, list[dict[str, Any]]]:
 def replace(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Put new entries in the place of the old ones of the same example and cluster, in order."""
 
-    def key(entry: Mapping[str, Any]) -> tuple[str, int, str]:
-        return entry.get("step", ""), EXAMPLES.index(entry["example"]), entry.get("cluster", "")
+    def key(entry: Mapping[str, Any]) -> tuple[int, int, str]:
+        order = KINDS.index(entry.get("kind", BATCH)), EXAMPLES.index(entry["example"])
+        return *order, entry.get("cluster", "")
 
     entries = {key(each): each for each in old} | {key(each): each for each in new}
     return [entries[each] for each in sorted(entries)]
@@ -349,7 +359,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("part", choices=("simulate", "run"))
     parser.add_argument("--examples", nargs="+", choices=EXAMPLES, metavar="MODULE:FUNCTION")
     parser.add_argument("--clusters", nargs="+", default=CLUSTERS, help="presets")
-    parser.add_argument("--training", action="store_true", help="simulate training steps")
+    parser.add_argument("--kind", choices=KINDS, default=BATCH, help="what is simulated")
     parser.add_argument("--size", default="full", help="of the simulated models")
     parser.add_argument("--budget", type=float, default=BUDGET, help=f"seconds ({BUDGET:g})")
     parser.add_argument("--rounds", type=int, default=20, help="calls of each (20)")
@@ -359,9 +369,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         load(options.output)
         for name in options.examples or (EXAMPLES if options.part == "simulate" else RUN):
             if options.part == "simulate":
-                rows = simulated(
-                    name, options.size, options.clusters, options.budget, options.training
-                )
+                rows = simulated(name, options.size, options.clusters, options.budget, options.kind)
                 save(options.output, "simulated", rows)
             else:
                 entry = run(name, options.rounds, options.budget)

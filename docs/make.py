@@ -4,6 +4,7 @@
   place`` prints.
 - docs/timeline.svg: the run of a winner, from ``reports/timelines``.
 - docs/cli.md: the arguments and options of every command, from the command line itself.
+- docs/gallery.md: the placements of the examples, from ``benchmarks/models.json``.
 - docs/architecture.md: the parts of the package and their order, from ``pyproject.toml``.
 - README.md and docs/*.md: numbers of the code, where a comment after the number says which:
   ``up to 400<!-- = doppler.search.moves.LARGE_REGION --> ops``.
@@ -32,6 +33,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import models_tables
 import typer
 import yaml
 
@@ -427,6 +429,12 @@ def make_map(_reports: Path) -> None:
     _rewrite("docs/architecture.md", {"map": map_of_parts()})
 
 
+def make_gallery(_reports: Path) -> None:
+    """Rewrite the tables of docs/gallery.md."""
+    found = models_tables.read(SCRIPTS / "models.json")
+    _rewrite("docs/gallery.md", models_tables.blocks(found))
+
+
 def make_quotes(_reports: Path) -> None:
     """Rewrite the numbers of the code that documents quote."""
     for path in documents():
@@ -462,6 +470,7 @@ PARTS: dict[str, Callable[[Path], None]] = {
     "picture": make_picture,
     "reference": make_reference,
     "map": make_map,
+    "gallery": make_gallery,
     "quotes": make_quotes,
     "example": make_example,
 }

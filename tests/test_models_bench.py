@@ -87,10 +87,10 @@ def test_a_model_is_placed_in_every_way_and_the_report_is_gone_on_with(
     own = answers.pop("doppler")["seconds"]
     assert set(answers) == {"one device", "auto", "balanced", "pipeline", "data parallel"}
     assert all(own <= each["seconds"] * (1 + 1e-9) for each in answers.values())
-    models.main(["simulate", "--examples", "experts:model", "--training", *where])
+    models.main(["simulate", "--examples", "experts:model", "--kind", "training", *where])
     both = json.loads(path.read_text())["simulated"]
-    assert [(each["example"], each["step"]) for each in both] == [
-        ("mlp:model", "forward"),
+    assert [(each["example"], each["kind"]) for each in both] == [
+        ("mlp:model", "batch"),
         ("experts:model", "training"),
     ]
 
