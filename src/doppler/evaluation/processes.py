@@ -35,9 +35,11 @@ class PinnedProcesses:
     prepare : callable
         Run in each process before anything else, in one at a time: what the first compiles, the
         others load from the cache.
+    whole : bool
+        One process with every core instead, for what needs the machine for itself.
     """
 
-    def __init__(self, prepare: Callable[[], object]) -> None:
+    def __init__(self, prepare: Callable[[], object], *, whole: bool = False) -> None:
         self._prepare = prepare
         # Not forked: a fork would copy the locks that other threads of this process hold.
         self._context = get_context("spawn")
@@ -48,7 +50,7 @@ class PinnedProcesses:
         self._pools: dict[int | None, ProcessPoolExecutor] = {}
         self._free: SimpleQueue[int | None] = SimpleQueue()
         self._ended = False
-        for core in core_ids() or (None,):
+        for core in (() if whole else core_ids()) or (None,):
             self._free.put(core)
 
     def __enter__(self) -> Self:

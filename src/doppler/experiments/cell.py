@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from doppler.graph.workloads.settings import Graphs
 from doppler.settings import Settings
 
 
@@ -51,13 +52,16 @@ class Experiment(Protocol):
     NAME : str
     EXCLUSIVE : bool
         Whether a cell needs the whole machine: it measures time or uses every core.
+    Settings : type
+        Of its section in the parameter file; every setting has a default.
     """
 
     NAME: str
     EXCLUSIVE: bool
+    Settings: type[Settings]
 
     @staticmethod
-    def cells(settings: Settings) -> Sequence[Cell]:
+    def cells(settings: Any, graphs: Graphs) -> Sequence[Cell]:
         """List the cells; their names differ."""
         ...
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from doppler.cases import Case
+from doppler.cases import Case, Grid, cases
 from doppler.cluster import Cluster
 from doppler.errors import UnknownNameError
 from doppler.graph.formats import load_graph
 from doppler.graph.workloads.settings import Graphs, WorkloadSettings
 from doppler.problem import Problem
+
+#: The suite of the paper's own graphs.
+PUBLISHED = "published"
+#: Where they are looked for: they are not ours to hand on.
+PUBLISHED_FOLDER = "../shared/graphs"
 
 
 def given_case(case: Case, graphs: Graphs, files: str = "") -> dict[str, Any]:
@@ -55,3 +60,22 @@ def problem_of(given: Mapping[str, Any], cluster: str | None = None) -> Problem:
     else:
         graph = WorkloadSettings.model_validate(given["workload"]).build()
     return Problem(graph, Cluster.load(cluster or given["cluster"]))
+
+
+def suite_cases(
+    suites: Mapping[str, list[Grid]], graphs: Graphs, files: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """List the cases of some suites; those of published graphs only where their folder is there.
+
+    Yields
+    ------
+    str
+        The suite.
+    dict
+        As of :func:`given_case`.
+    """
+    for suite, grids in suites.items():
+        if suite == PUBLISHED and not Path(files).is_dir():
+            continue
+        for case in cases(grids):
+            yield suite, given_case(case, graphs, files if suite == PUBLISHED else "")

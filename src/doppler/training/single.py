@@ -187,6 +187,7 @@ def learn(
             mean = float(played.costs.mean())
             rows.append((done, time.perf_counter() - began, mean, best))
         greedy = learner.greedy()
+    assert placement is not None
     runtime = "fifo" if greedy.priority is None else "priority"
     rank = None if greedy.priority is None else greedy.priority[None]
     if costs_of(problem, greedy.devices[None], rank)[0] < best:
