@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from doppler.documents.schema import Strict, first_problem
-from doppler.errors import ParamsError
+from doppler.errors import ParamsError, UnknownNameError
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Count = Annotated[int, Field(ge=1)]
@@ -17,6 +18,17 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+
+
+def name_of(what: str, known: Collection[str]) -> AfterValidator:
+    """Accept names that are known alone: ``Annotated[str, name_of("method", METHODS)]``."""
+
+    def validate(name: str) -> str:
+        if name not in known:
+            raise ValueError(UnknownNameError(what, name, known))
+        return name
+
+    return AfterValidator(validate)
 
 
 class Settings(Strict):

@@ -116,7 +116,9 @@ def test_the_estimate_agrees_with_the_exact_gradient_of_the_expected_makespan() 
     estimates = np.stack(found)
     error = estimates.std(axis=0, ddof=1) / np.sqrt(batches)
     assert np.abs(exact).max() > 20 * np.median(error)
-    assert (np.abs(estimates.mean(axis=0) - exact) <= 5 * error + 1e-6).all()
+    # Single precision rounds what cancels out to a share of the largest.
+    rounding = 1e-6 * np.abs(exact).max()
+    assert (np.abs(estimates.mean(axis=0) - exact) <= 5 * error + rounding).all()
 
 
 def test_an_update_goes_against_the_exact_gradient() -> None:

@@ -7,11 +7,8 @@ from functools import reduce
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from doppler.errors import DopplerError
-from doppler.policy.likelihood import LogProbabilities
 from doppler.policy.network import DualPolicy
 from doppler.policy.rollout import Record
 from doppler.settings import Count
@@ -19,6 +16,7 @@ from doppler.training.case import TrainingCase, pick_case, run_digest
 from doppler.training.demonstrations import Demonstrations
 from doppler.training.gradient import Gradient
 from doppler.training.loop import CHECKPOINT_SECONDS, Loop, MetricSink, Progress, Schedule
+from doppler.training.objectives import Imitation
 
 
 class ImitationSettings(Schedule):
@@ -112,23 +110,7 @@ def imitate(
             order, choice = shown.order[index : index + 1], shown.choice[index : index + 1]
             seen.append(case.roller.follow(weights, order, choice, hint=hint).record)
         followed = reduce(Record.joined, seen)
-        tied = shown.tied[picked]
-        share = 1.0 / tied[:, :, 0].size
-
-        def objective(
-            found: LogProbabilities, record: Record, chunk: slice
-        ) -> tuple[Tensor, dict[str, float]]:
-            right = torch.from_numpy(tied[chunk] & record.allowed)
-            place = torch.logsumexp(found.place.masked_fill(~right, -torch.inf), dim=-1)
-            select_loss, place_loss = -found.select.sum() * share, -place.sum() * share
-            best = found.place.argmax(dim=-1, keepdim=True)
-            return select_loss + place_loss, {
-                "select_loss": select_loss.item(),
-                "place_loss": place_loss.item(),
-                "place_accuracy": right.gather(-1, best).sum().item() * share,
-            }
-
-        return gradient.add(heads, case.problem, followed, objective)
+        return gradient.add(heads, case.problem, followed, Imitation(shown.tied[picked]))
 
     try:
         loop.run(update)

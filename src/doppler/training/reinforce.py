@@ -9,17 +9,17 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor
 
-from doppler.policy.likelihood import LogProbabilities, style_density
+from doppler.policy.likelihood import style_density
 from doppler.policy.network import DualPolicy
-from doppler.policy.rollout import GREEDY, SAMPLE, Episodes, Record
+from doppler.policy.rollout import GREEDY, SAMPLE, Episodes
 from doppler.settings import Count, Fraction, NotNegative, Positive, Share, Whole
 from doppler.training.case import TrainingCase, pick_case, run_digest
 from doppler.training.demonstrations import Demonstrations
-from doppler.training.gradient import Gradient, taken
+from doppler.training.gradient import Gradient
 from doppler.training.incumbent import Incumbents
 from doppler.training.loop import CHECKPOINT_SECONDS, Loop, MetricSink, Progress, Schedule
+from doppler.training.objectives import PolicyGradient, advantages
 
 
 class ReinforceSettings(Schedule):
@@ -177,8 +177,6 @@ def reinforce(
         episodes = case.roller.play(weights, SAMPLE, seeds, recorded=True, **how)
         offer(case, number, episodes)
         cost = episodes.costs
-        deviation = float(cost.std())
-        scale = 1.0 / deviation if deviation > 1e-9 * float(cost.mean()) else 0.0
         record, incumbent = episodes.record, loop.incumbents.best.get(_key(case, number))
         compared = cost
         if settings.self_imitation and incumbent is not None:
@@ -187,21 +185,12 @@ def reinforce(
             record = record.joined(again.record)
             compared = np.append(cost, again.costs)
         # An incumbent far below a batch that hardly varies would drown the batch's own lesson.
-        advantage = torch.from_numpy(
-            np.minimum((cost.mean() - compared) * scale, settings.most_advantage)
+        objective = PolicyGradient(
+            advantages(cost, compared, settings.most_advantage),
+            1.0 / (settings.episodes * settings.cases),
+            settings.entropy,
+            1.0 / settings.cases,
         )
-        share = 1.0 / (settings.episodes * settings.cases)
-
-        def objective(
-            found: LogProbabilities, record: Record, chunk: slice
-        ) -> tuple[Tensor, dict[str, float]]:
-            loss = -(advantage[chunk] * taken(found, record).sum(dim=1)).sum() * share
-            finite = found.place.masked_fill(found.place == -torch.inf, 0.0)
-            entropy = -(finite.exp() * finite).sum() / (len(compared) * case.problem.n_ops)
-            if settings.entropy > 0:
-                loss = loss - settings.entropy * case.problem.n_ops * entropy / settings.cases
-            return loss, {"place_entropy": entropy.item()}
-
         metrics = gradient.add(heads, case.problem, record, objective)
         best = incumbent.makespan if incumbent is not None else float(cost.min())
         mean = float(episodes.makespans.mean())

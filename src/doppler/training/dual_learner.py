@@ -1,0 +1,164 @@
+"""SEL and PLC learning to place one problem: Stage I for a share of the episodes, then Stage II."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from doppler.placement import Placement
+from doppler.policy.hint import Hint
+from doppler.policy.network import DualPolicy
+from doppler.policy.rollout import GREEDY, SAMPLE, Episodes
+from doppler.problem import Problem
+from doppler.training.case import TrainingCase
+from doppler.training.gradient import Gradient
+from doppler.training.objectives import Imitation, PolicyGradient, advantages
+from doppler.training.single import Batch
+from doppler.training.teaching import TEACHERS
+
+
+@dataclass(frozen=True)
+class DualSettings:
+    """How a dual policy learns to place one problem.
+
+    Attributes
+    ----------
+    runtime : {"priority", "fifo"}
+        Whether the simulated run-time honors SEL's order.
+    imitation : float
+        Share of the episodes that are the teacher's: Stage I.
+    teacher : str
+        One of ``TEACHERS``.
+    learning_rate, final_learning_rate : float
+        Of Adam (Kingma and Ba, 2015); falls geometrically from one to the other.
+    gradient_norm : float
+        Longer gradients are scaled down to it.
+    entropy : float
+        Weight of PLC's mean entropy; falls to 0.
+    most_advantage : float
+        Standard deviations by which an episode counts as better than its batch, at most.
+    self_imitation : bool
+        Whether the best episode so far takes part in every batch.
+    """
+
+    runtime: str = "priority"
+    imitation: float = 0.0
+    teacher: str = "critical_path"
+    learning_rate: float = 3e-3
+    final_learning_rate: float = 3e-5
+    gradient_norm: float = 1.0
+    entropy: float = 0.0
+    most_advantage: float = 3.0
+    self_imitation: bool = True
+
+
+class DualLearner:
+    """Trains a dual policy on one problem; see :class:`doppler.training.single.Learner`.
+
+    Parameters
+    ----------
+    problem : Problem
+    policy : DualPolicy
+        Changed in place.
+    settings : DualSettings
+    hints : sequence of Hint
+        Batches take turns with them; the first is that of the greedy episode.
+    threads : int
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        policy: DualPolicy,
+        settings: DualSettings | None = None,
+        hints: Sequence[Hint] = (),
+        threads: int = 1,
+    ) -> None:
+        self.policy = policy
+        self.settings = settings or DualSettings()
+        self.case = TrainingCase(problem.graph.name, problem, threads, hints)
+        self.gradient = Gradient(policy, threads)
+        self.optimizer = torch.optim.Adam(
+            policy.parameters(), self.settings.learning_rate, fused=True
+        )
+        self._updates = 0
+        self._best: dict[int, tuple[float, Placement]] = {}
+
+    def update(self, seeds: Sequence[int], progress: float) -> Batch:
+        """Play or watch a batch of episodes, and learn from it."""
+        settings = self.settings
+        falls = settings.final_learning_rate / settings.learning_rate
+        for group in self.optimizer.param_groups:
+            group["lr"] = settings.learning_rate * falls**progress
+        self.optimizer.zero_grad()
+        watching = progress < settings.imitation
+        batch = self._imitate(seeds) if watching else self._improve(seeds, progress)
+        torch.nn.utils.clip_grad_norm_(self.policy.parameters(), settings.gradient_norm)
+        self.optimizer.step()
+        self._updates += 1
+        return batch
+
+    def greedy(self) -> Placement:
+        """Place the problem by the likeliest choices."""
+        hint = self.case.hint(0 if self.case.hints else -1)
+        with torch.no_grad():
+            weights = self.policy.weights(self.policy(self.case.inputs, hint))
+        runtime = self.settings.runtime
+        played = self.case.roller.play(weights, GREEDY, [0], runtime=runtime, hint=hint)
+        priority = played.priority(0) if runtime == "priority" else None
+        return Placement(played.devices(0), priority)
+
+    def _imitate(self, seeds: Sequence[int]) -> Batch:
+        case, teach = self.case, TEACHERS[self.settings.teacher]
+        shown = [teach(case.problem, seed) for seed in seeds]
+        order = np.stack([order for order, _, _ in shown])
+        choice = np.stack([devices[order] for order, devices, _ in shown])
+        tied = np.stack([tied for _, _, tied in shown])
+        heads = self.policy(case.inputs)
+        weights = self.policy.weights(heads)
+        runtime = self.settings.runtime
+        followed = case.roller.follow(weights, order, choice, runtime=runtime)
+        self.gradient.add(heads, case.problem, followed.record, Imitation(tied))
+        return self._batch(followed, -1)
+
+    def _improve(self, seeds: Sequence[int], progress: float) -> Batch:
+        case, settings = self.case, self.settings
+        number = self._updates % len(case.hints) if case.hints else -1
+        hint = case.hint(number)
+        heads = self.policy(case.inputs, hint)
+        weights = self.policy.weights(heads)
+        runtime = settings.runtime
+        played = case.roller.play(weights, SAMPLE, seeds, recorded=True, runtime=runtime, hint=hint)
+        costs, record = played.costs, played.record
+        best = self._best.get(number)
+        batch = self._batch(played, number)
+        compared = costs
+        if settings.self_imitation and best is not None and best[1].priority is not None:
+            order = np.argsort(best[1].priority).astype(np.int32)[None]
+            again = case.roller.follow(
+                weights, order, best[1].devices[order], runtime=runtime, hint=hint
+            )
+            record = record.joined(again.record)
+            compared = np.append(costs, again.costs)
+        objective = PolicyGradient(
+            advantages(costs, compared, settings.most_advantage),
+            1.0 / len(seeds),
+            settings.entropy * (1.0 - progress),
+        )
+        self.gradient.add(heads, case.problem, record, objective)
+        return batch
+
+    def _batch(self, episodes: Episodes, number: int) -> Batch:
+        """Note the best of some episodes, and return them as a batch."""
+        count = len(episodes.makespans)
+        devices = np.stack([episodes.devices(index) for index in range(count)])
+        priority = np.stack([episodes.priority(index) for index in range(count)])
+        index = int(episodes.costs.argmin())
+        cost = float(episodes.costs[index])
+        if number not in self._best or cost < self._best[number][0]:
+            self._best[number] = cost, Placement(devices[index], priority[index])
+        honored = self.settings.runtime == "priority"
+        return Batch(devices, priority if honored else None, episodes.costs)

@@ -1,0 +1,74 @@
+"""SEL and PLC learning one problem, in the harness that all learned methods share."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from doppler import Cluster, Graph, Placement, Problem
+from doppler.errors import ParamsError
+from doppler.graph.workloads import chainmm
+from doppler.policy.frozen import Sizes
+from doppler.policy.network import DualPolicy
+from doppler.simulator import makespan_of
+from doppler.training.case import new_policy
+from doppler.training.dual_learner import DualLearner, DualSettings
+from doppler.training.single import costs_of, learn
+
+SMALL = Sizes(embedding=8, layers=1, hidden=8, code=2)
+
+
+def small_policy(seed: int = 0) -> DualPolicy:
+    return new_policy(seed, sizes=SMALL)
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    return Problem(chainmm(8192, 8192, 8192, 8192, 8192, tiles=2), Cluster.uniform(3))
+
+
+@pytest.mark.parametrize("settings", [DualSettings(), DualSettings(runtime="fifo", imitation=0.5)])
+def test_the_same_seed_learns_the_same(problem: Problem, settings: DualSettings) -> None:
+    found = [
+        learn(problem, DualLearner(problem, small_policy(), settings), episodes=24, batch=8, seed=3)
+        for _ in range(2)
+    ]
+    assert np.array_equal(found[0].curve.mean, found[1].curve.mean)
+    assert np.array_equal(found[0].placement.devices, found[1].placement.devices)
+    assert found[0].greedy == found[1].greedy
+
+
+@pytest.mark.parametrize("runtime", ["priority", "fifo"])
+def test_the_best_placement_takes_as_long_as_stated(problem: Problem, runtime: str) -> None:
+    learner = DualLearner(problem, small_policy(), DualSettings(runtime=runtime))
+    found = learn(problem, learner, episodes=20, batch=8, seed=0)
+    assert found.makespan == makespan_of(problem, found.placement, runtime)
+    assert found.makespan <= found.greedy
+    assert found.curve.episodes.tolist() == [8, 16, 20]
+    assert (np.diff(found.curve.best) <= 0).all()
+    assert (found.curve.best <= found.curve.mean).all()
+    assert (found.placement.priority is None) == (runtime == "fifo")
+
+
+def test_imitation_learns_the_teacher(problem: Problem) -> None:
+    settings = DualSettings(imitation=1.0, learning_rate=1e-2, final_learning_rate=1e-3)
+    learner = DualLearner(problem, small_policy(), settings)
+    learner.policy.direct.weight.data.zero_()
+    before = makespan_of(problem, learner.greedy())
+    learn(problem, learner, episodes=400, batch=8, seed=0)
+    assert makespan_of(problem, learner.greedy()) < before
+
+
+def test_a_budget_ends_learning_but_not_before_one_batch(problem: Problem) -> None:
+    found = learn(problem, DualLearner(problem, small_policy()), budget=0.0, batch=4)
+    assert found.curve.episodes.tolist() == [4]
+    with pytest.raises(ParamsError, match="give episodes, or a budget"):
+        learn(problem, DualLearner(problem, small_policy()))
+
+
+def test_what_overflows_memory_costs_more() -> None:
+    graph = Graph.from_arrays([0], [1], np.ones(2), np.ones(2), param_bytes=np.ones(2))
+    problem = Problem(graph, Cluster.uniform(2, memory=1.0))
+    fits, overflows = costs_of(problem, np.array([[0, 1], [0, 0]], np.int32))
+    assert fits == makespan_of(problem, Placement([0, 1]), "fifo")
+    assert overflows > makespan_of(problem, Placement([0, 0]), "fifo")
