@@ -27,13 +27,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from scipy.stats import t as student
 
 from doppler import Problem
 from doppler.cases import Case
 from doppler.cores import cores
 from doppler.errors import DopplerError
 from doppler.evaluation.comparison import measure
+from doppler.experiments.statistics import interval
 from doppler.files import read_text, write_atomic
 from doppler.heuristics import Solution
 from doppler.methods import LEARNED, check_options, solve
@@ -45,7 +45,6 @@ from doppler.search.anneal import PLAIN
 
 ROOT = Path(__file__).parents[1]
 REPORT = ROOT / "reports" / "ablation.json"
-CONFIDENCE = 0.95
 #: Cases, seeds and budgets by default, and with ``--full``.
 CASES = ("llama_four_layers@v100_4x4", "moe_layer_32@*", "lstm_grid@v100_4x4", "llama_layer_2k@*")
 SEEDS, BUDGETS = range(5), (0.0, 0.5)
@@ -238,17 +237,6 @@ def effects(runs: Sequence[Run]) -> list[Effect]:
             )
         )
     return found
-
-
-def interval(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the mean of some values, and half the width of its confidence interval."""
-    count = len(values)
-    mean = sum(values) / count
-    if count < 2:
-        return mean, None
-    variance = sum((value - mean) ** 2 for value in values) / (count - 1)
-    quantile = float(student.ppf((1 + CONFIDENCE) / 2, count - 1))
-    return mean, quantile * math.sqrt(variance / count)
 
 
 def markdown(found: Sequence[Effect], missing: Mapping[str, str]) -> str:
