@@ -94,5 +94,5 @@ lock: pyproject.toml  ## Resolve all dependencies anew and write requirements.lo
 	$(PYTHON) -m venv build/lock/venv
 	build/lock/venv/bin/python -m pip install --quiet --upgrade pip
 	build/lock/venv/bin/python -m pip install --quiet --disable-pip-version-check --dry-run --ignore-installed \
-		--report build/lock/report.json '.[bench,examples,pipeline,docs,dev]' 'torch==$(TORCH)'
+		--report build/lock/report.json '.[bench,exact,examples,pipeline,docs,dev]' 'torch==$(TORCH)'
 	$(PYTHON) scripts/lock.py build/lock/report.json requirements.lock

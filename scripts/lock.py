@@ -15,8 +15,8 @@ from pathlib import Path
 OF_THE_TORCH_BUILD = ("nvidia-", "cuda-", "triton")
 
 HEADER = """\
-# Every package of Doppler with the extras bench, examples, pipeline, docs and dev, pinned. Made by
-# `make lock`.
+# Every package of Doppler with the extras bench, exact, examples, pipeline, docs and dev, pinned.
+# Made by `make lock`.
 # Install:
 #   pip install -r requirements.lock && pip install --no-deps -e .
 """
