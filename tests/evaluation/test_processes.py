@@ -122,6 +122,23 @@ def test_each_has_one_core_of_its_own_and_one_thread_per_method(processes) -> No
         assert place.prepared == 1
 
 
+@linux
+def test_a_process_is_pinned_before_it_loads_anything(tmp_path) -> None:
+    script = tmp_path / "main.py"
+    script.write_text(
+        "import os\n"
+        "CORES = len(os.sched_getaffinity(0))\n"
+        "def seen():\n"
+        "    return CORES\n"
+        "if __name__ == '__main__':\n"
+        "    from doppler.evaluation.processes import PinnedProcesses\n"
+        "    with PinnedProcesses(seen) as processes:\n"
+        "        print(processes.run(seen), len(os.sched_getaffinity(0)))\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", str(len(core_ids()))]
+
+
 @pytest.mark.parametrize(
     "error",
     [

@@ -19,7 +19,8 @@ GRAPHS = {"small": WorkloadSettings(workload="ffnn", sizes={}, tiles=2)}
 def small(**values: Any) -> search.Settings:
     cases = [Grid(graphs=["small"], clusters=["uniform:2"])]
     budgets = [search.Budget(seconds=0.05, seeds=2), search.Budget(seconds=0.1, seeds=1)]
-    return search.Settings(**({"cases": cases, "budgets": budgets, "jitter_seeds": 8} | values))
+    given: dict[str, Any] = {"cases": cases, "budgets": budgets, "jitter_seeds": 8}
+    return search.Settings(**(given | values))
 
 
 def test_both_are_searched_with_every_budget_and_seed() -> None:

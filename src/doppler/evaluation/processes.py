@@ -6,13 +6,12 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
 from typing import ParamSpec, Self, TypeVar
@@ -108,7 +107,9 @@ class PinnedProcesses:
         )
         try:
             # The process itself starts beside others.
-            pool.submit(os.getpid).result()
+            with _pinned(core):
+                started = pool.submit(os.getpid)
+            started.result()
             with self._preparing:
                 pool.submit(self._prepare).result()
         except BaseException:
@@ -118,20 +119,33 @@ class PinnedProcesses:
         return pool
 
 
+@contextmanager
+def _pinned(core: int | None) -> Iterator[None]:
+    """Pin this thread, and with it the processes that it starts, to a core for a while.
+
+    A process that was pinned only after it had loaded its libraries would have as many threads of
+    theirs as there are cores, all waiting for each other on its one core: numpy's products of small
+    matrices then take fifty times as long.
+    """
+    if core is None or sys.platform != "linux":
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def _begin(core: int | None, lifeline: Connection) -> None:
     # Ctrl-C reaches every process of a terminal; the parent decides what becomes of this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
-    if core is None:
-        return
-    if sys.platform == "linux":
-        # Each thread: libraries may have started some as they were imported.
-        for thread in Path("/proc/self/task").iterdir():
-            with suppress(ProcessLookupError):
-                os.sched_setaffinity(int(thread.name), {core})
-    import torch
+    if core is not None:
+        import torch
 
-    torch.set_num_threads(1)
+        torch.set_num_threads(1)
 
 
 def _end_with(lifeline: Connection) -> None:
