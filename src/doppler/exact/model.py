@@ -32,7 +32,7 @@ IntArray = npt.NDArray[np.int32]
 _END_SLACK, _READY_SLACK = 1, 2
 
 
-class Found(NamedTuple):
+class Solved(NamedTuple):
     """What the solver found.
 
     Attributes
@@ -57,7 +57,7 @@ def solve(
     budget: float,
     seed: int,
     threads: int,
-) -> Found:
+) -> Solved:
     """Solve the problem.
 
     Parameters
@@ -82,10 +82,10 @@ def solve(
     status = solver.solve(model.model)
     if status == cp_model.INFEASIBLE:
         # Cannot be, but for ops without time: the start itself is a solution.
-        return Found(None, 0.0)
+        return Solved(None, 0.0)
     proven = max(0.0, float(solver.best_objective_bound)) * times.unit
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return Found(None, proven)
+        return Solved(None, proven)
     devices = np.array(
         [
             next(d for d, chosen in enumerate(row) if chosen is not None and solver.value(chosen))
@@ -97,7 +97,7 @@ def solve(
     position[problem.arrays.order] = np.arange(problem.n_ops)
     starts = np.array([solver.value(begin) for begin in model.start])
     order = np.lexsort((position, starts)).astype(np.int32)
-    return Found(Placement(devices, rank_of(order)), proven)
+    return Solved(Placement(devices, rank_of(order)), proven)
 
 
 class _Model:
