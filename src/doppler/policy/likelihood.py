@@ -11,7 +11,7 @@ from torch import Tensor
 
 from doppler.kernels import kernel
 from doppler.policy.features import STYLED
-from doppler.policy.network import DualPolicy, Heads
+from doppler.policy.network import DualNetwork, Heads
 from doppler.policy.rollout import Record
 from doppler.problem import Arrays, Problem
 
@@ -103,7 +103,7 @@ def device_state(heads: Heads, order: Tensor, choice: Tensor, n_devices: int) ->
 
 
 def log_probabilities(
-    policy: DualPolicy, heads: Heads, problem: Problem, record: Record
+    policy: DualNetwork, heads: Heads, problem: Problem, record: Record
 ) -> LogProbabilities:
     """Compute all log-probabilities of a recorded batch of episodes in one pass.
 

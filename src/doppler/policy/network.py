@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -90,7 +90,101 @@ def _neighbors(ptr: npt.NDArray[np.int32], others: npt.NDArray[np.int32]) -> Ten
         )
 
 
-class DualPolicy(nn.Module):
+class DualNetwork(nn.Module):
+    """What is common to the networks of SEL and PLC that the rollout kernel knows.
+
+    SEL's logits do not change within an episode. PLC's first layer is a sum: the part of the op,
+    of what is on the device, and of the device features; so each step needs only the rest.
+
+    Attributes
+    ----------
+    sizes : Sizes
+    features : FeatureSet
+        The device features that PLC reads.
+    first, first_code, second, direct : nn.Linear
+        PLC's layers after the encoder's outputs.
+    used : float tensor, shape [device features]
+        Which of them are read.
+    """
+
+    sizes: Sizes
+    features: FeatureSet
+    first: nn.Linear
+    first_code: nn.Linear
+    second: nn.Linear
+    direct: nn.Linear
+    used: Tensor
+
+    def read(self, problem: Problem) -> Any:
+        """Make the tensors that the encoder reads."""
+        raise NotImplementedError
+
+    def forward(self, inputs: Any, hint: Hint | None = None) -> Heads:
+        """Encode a problem, once for a batch of episodes."""
+        raise NotImplementedError
+
+    def place_parameters(self) -> list[Tensor]:
+        """Return the parameters of PLC that come after the encoder's outputs."""
+        layers = (self.first, self.first_code, self.second, self.direct)
+        return [layer.weight for layer in layers]
+
+    def score(
+        self,
+        heads: Heads,
+        order: Tensor,
+        features: Tensor,
+        state: Tensor,
+        factor: Tensor | None = None,
+    ) -> Tensor:
+        """Score devices for a batch of steps.
+
+        Parameters
+        ----------
+        heads : Heads
+        order : int64 tensor, shape [..., ops]
+            The op of each step.
+        features : float tensor, shape [..., ops, devices, device features]
+        state : float tensor, shape [..., ops, devices, code]
+            Sum of the codes of the ops that are on each device before the step, divided by one
+            more than their number.
+        factor : float tensor, shape [..., device features], optional
+            On the direct weights in each episode.
+
+        Returns
+        -------
+        float tensor, shape [..., ops, devices]
+        """
+        seen = features * self.used
+        hidden = self.node_part(heads, order) + self.first(seen) + self.first_code(state)
+        counted = seen if factor is None else seen * factor[..., None, None, :]
+        score: Tensor = (self.second(torch.relu(hidden)) + self.direct(counted)).squeeze(-1)
+        return SCORE_SCALE * score
+
+    @staticmethod
+    def node_part(heads: Heads, order: Tensor) -> Tensor:
+        """Gather the op's part of PLC's first layer, shape [..., ops, 1, hidden]."""
+        return heads.node[order].unsqueeze(-2)
+
+    def weights(self, heads: Heads) -> Weights:
+        """Hand the rollout kernel what it needs for the problem that ``heads`` encode."""
+
+        def single(tensor: Tensor) -> npt.NDArray[np.float32]:
+            # A copy: an optimizer changes parameters in place.
+            return np.array(tensor.detach().numpy(), np.float32, order="C")
+
+        return Weights(
+            heads.logits.detach().double().numpy(),
+            single(heads.node),
+            single(heads.code),
+            single((self.first.weight * self.used).T),
+            single(self.first_code.weight.T),
+            single(SCORE_SCALE * self.second.weight[0]),
+            single(SCORE_SCALE * self.direct.weight[0] * self.used),
+            heads.style.detach().double().numpy(),
+        )
+
+
+class DualPolicy(DualNetwork):
     """SEL and PLC over one encoder. No size depends on the graph or the number of devices.
 
     Parameters
@@ -100,7 +194,6 @@ class DualPolicy(nn.Module):
         The device features that PLC reads.
     """
 
-    used: Tensor
     styled: Tensor
 
     def __init__(self, sizes: Sizes | None = None, features: FeatureSet | None = None) -> None:
@@ -163,10 +256,9 @@ class DualPolicy(nn.Module):
         weights = {name: tensor.numpy().copy() for name, tensor in self.state_dict().items()}
         return FrozenPolicy(self.sizes, self.features, weights)
 
-    def place_parameters(self) -> list[Tensor]:
-        """Return the parameters of PLC that come after the encoder's outputs."""
-        layers = (self.first, self.first_code, self.second, self.direct)
-        return [layer.weight for layer in layers]
+    def read(self, problem: Problem) -> Inputs:
+        """Make the tensors that the encoder reads."""
+        return policy_inputs(problem)
 
     def forward(self, inputs: Inputs, hint: Hint | None = None) -> Heads:
         """Encode a problem, and choose the style of the episodes that see a hint."""
@@ -188,61 +280,6 @@ class DualPolicy(nn.Module):
         seen = torch.cat([inputs.summary, torch.from_numpy(given)])
         raw: Tensor = self.style_out(torch.relu(self.style_hidden(seen)))
         return STYLE_RANGE * torch.tanh(raw / STYLE_RANGE) * (self.styled > 0)
-
-    def score(
-        self,
-        heads: Heads,
-        order: Tensor,
-        features: Tensor,
-        state: Tensor,
-        factor: Tensor | None = None,
-    ) -> Tensor:
-        """Score devices for a batch of steps.
-
-        Parameters
-        ----------
-        heads : Heads
-        order : int64 tensor, shape [..., ops]
-            The op of each step.
-        features : float tensor, shape [..., ops, devices, device features]
-        state : float tensor, shape [..., ops, devices, code]
-            Sum of the codes of the ops that are on each device before the step, divided by one
-            more than their number.
-        factor : float tensor, shape [..., device features], optional
-            On the direct weights in each episode.
-
-        Returns
-        -------
-        float tensor, shape [..., ops, devices]
-        """
-        seen = features * self.used
-        hidden = self.node_part(heads, order) + self.first(seen) + self.first_code(state)
-        counted = seen if factor is None else seen * factor[..., None, None, :]
-        score: Tensor = (self.second(torch.relu(hidden)) + self.direct(counted)).squeeze(-1)
-        return SCORE_SCALE * score
-
-    @staticmethod
-    def node_part(heads: Heads, order: Tensor) -> Tensor:
-        """Gather the op's part of PLC's first layer, shape [..., ops, 1, hidden]."""
-        return heads.node[order].unsqueeze(-2)
-
-    def weights(self, heads: Heads) -> Weights:
-        """Hand the rollout kernel what it needs for the problem that ``heads`` encode."""
-
-        def single(tensor: Tensor) -> npt.NDArray[np.float32]:
-            # A copy: an optimizer changes parameters in place.
-            return np.array(tensor.detach().numpy(), np.float32, order="C")
-
-        return Weights(
-            heads.logits.detach().double().numpy(),
-            single(heads.node),
-            single(heads.code),
-            single((self.first.weight * self.used).T),
-            single(self.first_code.weight.T),
-            single(SCORE_SCALE * self.second.weight[0]),
-            single(SCORE_SCALE * self.direct.weight[0] * self.used),
-            heads.style.detach().double().numpy(),
-        )
 
 
 def list_scheduler() -> DualPolicy:

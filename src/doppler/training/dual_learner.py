@@ -10,10 +10,9 @@ import torch
 
 from doppler.placement import Placement
 from doppler.policy.hint import Hint
-from doppler.policy.network import DualPolicy
-from doppler.policy.rollout import GREEDY, SAMPLE, Episodes
+from doppler.policy.network import DualNetwork
+from doppler.policy.rollout import GREEDY, SAMPLE, Episodes, Roller
 from doppler.problem import Problem
-from doppler.training.case import TrainingCase
 from doppler.training.gradient import Gradient
 from doppler.training.objectives import Imitation, PolicyGradient, advantages
 from doppler.training.single import Batch
@@ -61,7 +60,7 @@ class DualLearner:
     Parameters
     ----------
     problem : Problem
-    policy : DualPolicy
+    policy : DualNetwork
         Changed in place.
     settings : DualSettings
     hints : sequence of Hint
@@ -72,14 +71,17 @@ class DualLearner:
     def __init__(
         self,
         problem: Problem,
-        policy: DualPolicy,
+        policy: DualNetwork,
         settings: DualSettings | None = None,
         hints: Sequence[Hint] = (),
         threads: int = 1,
     ) -> None:
         self.policy = policy
         self.settings = settings or DualSettings()
-        self.case = TrainingCase(problem.graph.name, problem, threads, hints)
+        self.problem = problem
+        self.hints = tuple(hints)
+        self.roller = Roller(problem, threads)
+        self.inputs = policy.read(problem)
         self.gradient = Gradient(policy, threads)
         self.optimizer = torch.optim.Adam(
             policy.parameters(), self.settings.learning_rate, fused=True
@@ -103,42 +105,42 @@ class DualLearner:
 
     def greedy(self) -> Placement:
         """Place the problem by the likeliest choices."""
-        hint = self.case.hint(0 if self.case.hints else -1)
+        hint = self.hints[0] if self.hints else None
         with torch.no_grad():
-            weights = self.policy.weights(self.policy(self.case.inputs, hint))
+            weights = self.policy.weights(self.policy(self.inputs, hint))
         runtime = self.settings.runtime
-        played = self.case.roller.play(weights, GREEDY, [0], runtime=runtime, hint=hint)
+        played = self.roller.play(weights, GREEDY, [0], runtime=runtime, hint=hint)
         priority = played.priority(0) if runtime == "priority" else None
         return Placement(played.devices(0), priority)
 
     def _imitate(self, seeds: Sequence[int]) -> Batch:
-        case, teach = self.case, TEACHERS[self.settings.teacher]
-        shown = [teach(case.problem, seed) for seed in seeds]
+        teach = TEACHERS[self.settings.teacher]
+        shown = [teach(self.problem, seed) for seed in seeds]
         order = np.stack([order for order, _, _ in shown])
         choice = np.stack([devices[order] for order, devices, _ in shown])
         tied = np.stack([tied for _, _, tied in shown])
-        heads = self.policy(case.inputs)
+        heads = self.policy(self.inputs)
         weights = self.policy.weights(heads)
         runtime = self.settings.runtime
-        followed = case.roller.follow(weights, order, choice, runtime=runtime)
-        self.gradient.add(heads, case.problem, followed.record, Imitation(tied))
+        followed = self.roller.follow(weights, order, choice, runtime=runtime)
+        self.gradient.add(heads, self.problem, followed.record, Imitation(tied))
         return self._batch(followed, -1)
 
     def _improve(self, seeds: Sequence[int], progress: float) -> Batch:
-        case, settings = self.case, self.settings
-        number = self._updates % len(case.hints) if case.hints else -1
-        hint = case.hint(number)
-        heads = self.policy(case.inputs, hint)
+        settings = self.settings
+        number = self._updates % len(self.hints) if self.hints else -1
+        hint = self.hints[number] if self.hints else None
+        heads = self.policy(self.inputs, hint)
         weights = self.policy.weights(heads)
         runtime = settings.runtime
-        played = case.roller.play(weights, SAMPLE, seeds, recorded=True, runtime=runtime, hint=hint)
+        played = self.roller.play(weights, SAMPLE, seeds, recorded=True, runtime=runtime, hint=hint)
         costs, record = played.costs, played.record
         best = self._best.get(number)
         batch = self._batch(played, number)
         compared = costs
         if settings.self_imitation and best is not None and best[1].priority is not None:
             order = np.argsort(best[1].priority).astype(np.int32)[None]
-            again = case.roller.follow(
+            again = self.roller.follow(
                 weights, order, best[1].devices[order], runtime=runtime, hint=hint
             )
             record = record.joined(again.record)
@@ -148,7 +150,7 @@ class DualLearner:
             1.0 / len(seeds),
             settings.entropy * (1.0 - progress),
         )
-        self.gradient.add(heads, case.problem, record, objective)
+        self.gradient.add(heads, self.problem, record, objective)
         return batch
 
     def _batch(self, episodes: Episodes, number: int) -> Batch:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from doppler.cores import cores
 from doppler.policy.likelihood import LogProbabilities, log_probabilities
-from doppler.policy.network import DualPolicy, Heads
+from doppler.policy.network import DualNetwork, Heads
 from doppler.policy.rollout import Record
 from doppler.problem import Problem
 from doppler.torch_threads import set_torch_threads
@@ -31,12 +31,12 @@ class Gradient:
 
     Parameters
     ----------
-    policy : DualPolicy
+    policy : DualNetwork
     threads : int, optional
         By default one per core.
     """
 
-    def __init__(self, policy: DualPolicy, threads: int | None = None) -> None:
+    def __init__(self, policy: DualNetwork, threads: int | None = None) -> None:
         self.policy = policy
         self.threads = threads or cores()
         # Each worker computes alone: torch's own threads would fight over the cores.
@@ -79,7 +79,9 @@ class Gradient:
         total = [
             torch.stack(pieces).sum(dim=0) for pieces in zip(*(p[0] for p in parts), strict=True)
         ]
-        torch.autograd.backward(list(heads), total[: len(heads)])
+        # What a network leaves constant has no graph to go back through.
+        learned = [index for index, head in enumerate(heads) if head.requires_grad]
+        torch.autograd.backward([heads[i] for i in learned], [total[i] for i in learned])
         for parameter, gradient in zip(parameters, total[len(heads) :], strict=True):
             parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
         metrics: dict[str, float] = {}
