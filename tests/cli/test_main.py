@@ -14,7 +14,7 @@ from unprivileged import unprivileged
 import doppler
 from doppler import methods
 
-COMMANDS = ("convert", "show", "place", "simulate", "compare")
+COMMANDS = ("convert", "show", "place", "simulate", "compare", "bound")
 COMMAND = [sys.executable, "-c", "from doppler.cli import main; main()"]
 
 

@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 import doppler
+from doppler.cli.bound import EXAMPLES as BOUND_EXAMPLES
+from doppler.cli.bound import bound
 from doppler.cli.capture import EXAMPLES as CAPTURE_EXAMPLES
 from doppler.cli.capture import capture
 from doppler.cli.compare import EXAMPLES as COMPARE_EXAMPLES
@@ -76,5 +78,6 @@ app.command("place", epilog=_epilog(PLACE_EXAMPLES))(place)
 app.command("simulate", epilog=_epilog(SIMULATE_EXAMPLES))(simulate)
 app.command("run", epilog=_epilog(RUN_EXAMPLES))(run)
 app.command("compare", epilog=_epilog(COMPARE_EXAMPLES))(compare)
+app.command("bound", epilog=_epilog(BOUND_EXAMPLES))(bound)
 app.add_typer(registry_commands(), name="registry", epilog=_epilog(REGISTRY_EXAMPLES))
 app.command("profile", epilog=_epilog(PROFILE_EXAMPLES))(profile)
