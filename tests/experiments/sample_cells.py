@@ -40,6 +40,7 @@ ABLATION = {
 }  # fmt: skip
 STAGES = {"I": 1.4, "II": 1.2, "III": 1.6, "I+II": 1.08, "I+II+III": 1.0}
 NOISE = 0.01
+WORKLOAD = {"workload": "chainmm", "sizes": {}, "tiles": 2}
 
 
 class Samples:
@@ -51,10 +52,14 @@ class Samples:
     seeds : int
     noise : float
         Standard deviation of the logarithm of every time.
+    budget : float
+        Seconds of the main comparison.
     """
 
-    def __init__(self, folder: Path, seeds: int = 5, noise: float = NOISE) -> None:
-        self.folder, self.seeds, self.noise = folder, seeds, noise
+    def __init__(
+        self, folder: Path, seeds: int = 5, noise: float = NOISE, budget: float = 2.0
+    ) -> None:
+        self.folder, self.seeds, self.noise, self.budget = folder, seeds, noise, budget
         self.rng = np.random.default_rng(7)
 
     def time(self, seconds: float) -> float:
@@ -123,7 +128,7 @@ class Samples:
                 for jitter in (0, 0.1)
             ]
             given = {"suite": suite, "graph": graph, "cluster": cluster, "seed": seed}
-            given |= {"budget": 2.0, "workload": {"kind": "x"}, "methods": list(quality)}
+            given |= {"budget": self.budget, "workload": WORKLOAD, "methods": list(quality)}
             self.store("seconds", given, self.sized(runs, scale))
 
     def sized(self, runs: list[dict[str, Any]], scale: float) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import numpy as np
 
 from doppler.experiments.contrasts import (
     LEARNED_BASELINES,
+    Makespans,
     Pair,
-    Table,
     ablation_table,
     best_rival,
     by_case,
@@ -142,7 +142,7 @@ def _headlines(results: Results) -> list[Claim]:
     return found
 
 
-def _below(rival: _Rival, table: Table, ours: str, equal: str) -> list[Claim]:
+def _below(rival: _Rival, table: Makespans, ours: str, equal: str) -> list[Claim]:
     found = pairs(table, ours, rival.methods)
     cases = by_case(found)
     case = min(cases, key=lambda name: cases[name].value) if cases else None
@@ -298,7 +298,7 @@ def _synchronous(results: Results) -> list[Claim]:
 
 
 def _contrast(
-    topic: str, claim: str, table: Table, ours: str, theirs: str, paper: str | None
+    topic: str, claim: str, table: Makespans, ours: str, theirs: str, paper: str | None
 ) -> Claim:
     ratios = pairs(table, ours, theirs)
     mean = over_seeds(ratios)

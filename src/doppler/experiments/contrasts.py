@@ -21,7 +21,7 @@ from doppler.experiments.statistics import (
 )
 
 #: Makespans in seconds by the name of the method, of each case and seed.
-Table = Mapping[tuple[str, int], Mapping[str, float]]
+Makespans = Mapping[tuple[str, int], Mapping[str, float]]
 
 #: The paper's learned baselines.
 LEARNED_BASELINES = ("placeto", "gdp")
@@ -39,7 +39,7 @@ class Pair(NamedTuple):
 
 def seconds_table(
     cells: Iterable[SecondsCell], runtime: str = RUNTIME, jitter: float = JITTER
-) -> Table:
+) -> Makespans:
     """Return the expected makespan of every method at equal seconds, under one run-time."""
     return {
         (cell.given.case, cell.given.seed): {
@@ -51,7 +51,7 @@ def seconds_table(
     }
 
 
-def episodes_table(cells: Iterable[EpisodesCell]) -> Table:
+def episodes_table(cells: Iterable[EpisodesCell]) -> Makespans:
     """Return the best makespan of every learned method at equal episodes."""
     return {
         (cell.given.case, cell.given.seed): {run.method: run.makespan_s for run in cell.result.runs}
@@ -59,7 +59,9 @@ def episodes_table(cells: Iterable[EpisodesCell]) -> Table:
     }
 
 
-def ablation_table(cells: Iterable[AblationCell], family: str, column: str = "makespan_s") -> Table:
+def ablation_table(
+    cells: Iterable[AblationCell], family: str, column: str = "makespan_s"
+) -> Makespans:
     """Return a figure of every variant of one family."""
     return {
         (cell.given.case, cell.given.seed): {
@@ -70,7 +72,7 @@ def ablation_table(cells: Iterable[AblationCell], family: str, column: str = "ma
     }
 
 
-def stages_table(cells: Iterable[StagesCell], column: str = "measured_s") -> Table:
+def stages_table(cells: Iterable[StagesCell], column: str = "measured_s") -> Makespans:
     """Return a figure of every combination of stages."""
     return {
         (cell.given.graph, cell.given.seed): {
@@ -80,7 +82,7 @@ def stages_table(cells: Iterable[StagesCell], column: str = "measured_s") -> Tab
     }
 
 
-def measured_table(cells: Iterable[MeasuredCell]) -> Table:
+def measured_table(cells: Iterable[MeasuredCell]) -> Makespans:
     """Return the median measured makespan of every method."""
     return {
         (measured_case(cell), 0): {run.method: run.median_s for run in cell.result.runs}
@@ -93,7 +95,7 @@ def measured_case(cell: MeasuredCell) -> str:
     return f"{cell.given.graph} on {cell.given.devices} devices"
 
 
-def robustness_table(cells: Iterable[RobustnessCell], kind: str, level: float) -> Table:
+def robustness_table(cells: Iterable[RobustnessCell], kind: str, level: float) -> Makespans:
     """Return the makespan of every method at one level of what disturbs."""
     return {
         (cell.given.case, cell.given.seed): {run.method: run.makespan_s for run in row.runs}
@@ -103,17 +105,17 @@ def robustness_table(cells: Iterable[RobustnessCell], kind: str, level: float) -
     }
 
 
-def cases_of(table: Table) -> list[str]:
+def cases_of(table: Makespans) -> list[str]:
     """All cases of a table, in their order."""
     return list(dict.fromkeys(case for case, _ in table))
 
 
-def methods_in(table: Table) -> list[str]:
+def methods_in(table: Makespans) -> list[str]:
     """All methods of a table, in their order."""
     return list(dict.fromkeys(name for row in table.values() for name in row))
 
 
-def pairs(table: Table, ours: str, theirs: str | Sequence[str]) -> list[Pair]:
+def pairs(table: Makespans, ours: str, theirs: str | Sequence[str]) -> list[Pair]:
     """Ratios of a method to a rival, where both are there.
 
     Parameters
@@ -137,7 +139,7 @@ def pairs(table: Table, ours: str, theirs: str | Sequence[str]) -> list[Pair]:
     return found
 
 
-def best_rival(table: Table, case: str, rivals: Sequence[str]) -> str | None:
+def best_rival(table: Makespans, case: str, rivals: Sequence[str]) -> str | None:
     """Return the rival that is best on a case by geometric mean over its seeds."""
     return _best([row for (name, _), row in table.items() if name == case], rivals)
 

@@ -145,6 +145,7 @@ class Cell(Record):
 
     NAME: ClassVar[str]
     experiment: str
+    given: Given
     seconds: Finite = 0.0
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -62,15 +63,20 @@ def interval(values: Sequence[float]) -> tuple[float, float | None]:
 
     The half is None for a single value.
     """
-    from scipy.stats import t as student
-
     count = len(values)
     mean = sum(values) / count
     if count < 2:
         return mean, None
     variance = sum((value - mean) ** 2 for value in values) / (count - 1)
-    quantile = float(student.ppf((1 + CONFIDENCE) / 2, count - 1))
-    return mean, quantile * math.sqrt(variance / count)
+    return mean, _quantile(count - 1) * math.sqrt(variance / count)
+
+
+@lru_cache(maxsize=256)
+def _quantile(freedom: int) -> float:
+    """Return Student's quantile of the two-sided interval."""
+    from scipy.stats import t as student
+
+    return float(student.ppf((1 + CONFIDENCE) / 2, freedom))
 
 
 def mean_of(values: Sequence[float]) -> Estimate:
@@ -174,8 +180,6 @@ def fit_power(x: Sequence[float], y: Sequence[float]) -> PowerFit | None:
     PowerFit or None
         None for fewer than two different ``x``; without an interval for fewer than three points.
     """
-    from scipy.stats import t as student
-
     if len(set(x)) < 2:
         return None
     across, up = np.log(x), np.log(y)
@@ -188,7 +192,7 @@ def fit_power(x: Sequence[float], y: Sequence[float]) -> PowerFit | None:
         return PowerFit(Estimate(exponent, None, None, count), factor)
     rest = up - up.mean() - exponent * centered
     error = math.sqrt(float(rest @ rest) / (count - 2) / squares)
-    half = float(student.ppf((1 + CONFIDENCE) / 2, count - 2)) * error
+    half = _quantile(count - 2) * error
     return PowerFit(Estimate(exponent, exponent - half, exponent + half, count), factor)
 
 

@@ -13,17 +13,16 @@ VERDICTS: tuple[Verdict, ...] = ("surpassed", "reproduced", "not reproduced")
 Unit = Literal["share", "number"]
 
 #: What the page prints; :attr:`Claim.verdict` is the same in code.
-RULE = (
-    "A verdict follows from the 95% interval alone. Where there is a figure to hold against, the "
-    "paper's or a bar of our own, the claim is surpassed if the whole interval is at it or "
-    "beyond it. It is reproduced if the effect is there: the whole interval lies on the right "
-    "side of no effect, also where the effect is smaller than the paper's, which is then said; "
-    "where only a bar is set and no effect has no meaning, if the figure itself meets the bar and "
-    "only its interval does not. Everything else is not reproduced: no effect within the "
-    "interval, an effect in the wrong direction, a single seed that gives no interval, or an "
-    "experiment that was not run. A claim that nobody puts a figure to can be reproduced, not "
-    "surpassed."
-)
+RULES: dict[Verdict, str] = {
+    "surpassed": "there is a figure to hold against, the paper's or a bar of our own, and the "
+    "whole 95% interval is at it or beyond it. What nobody puts a figure to cannot be surpassed.",
+    "reproduced": "the effect is there: the whole interval lies on the right side of no effect. "
+    "Where it is smaller than the paper's, that is said beside it. Where no effect has no meaning "
+    "and only a bar is set: the figure itself meets the bar, but not its whole interval.",
+    "not reproduced": "everything else: no effect lies within the interval, the effect has the "
+    "wrong direction, the bar is missed, a single seed gives no interval, or the experiment was "
+    "not run.",
+}
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class Claim:
 
     @property
     def verdict(self) -> Verdict:
-        """Follow :data:`RULE`."""
+        """Follow :data:`RULES`."""
         found = self.estimate
         if found is None or not self.met:
             return "not reproduced"
@@ -120,7 +119,8 @@ class Claim:
             return "-"
         if isinstance(value, str):
             return value
-        return format_percent(value) if self.unit == "share" else f"{value:.3f}"
+        shown = format_percent(value) if self.unit == "share" else f"{value:.3f}"
+        return shown.replace("-", "−")
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form; shares are of one, not percent."""
