@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_problems import mixed_cluster, random_graph
 
-from doppler import Cluster, Device, Graph, Placement, Problem
+from doppler import Cluster, Device, Graph, Link, Placement, Problem
 from doppler.cluster.link import fully_connected
 from doppler.errors import MissingPackageError, ProblemError
 from doppler.exact import exact
@@ -80,14 +80,41 @@ def test_times_without_a_common_unit_are_bounded_from_below(seed: int) -> None:
     assert found.makespan == pytest.approx(best, rel=1e-4)
 
 
+@settings(max_examples=12)
+@given(st.integers(0, 2**32 - 1), st.booleans())
+def test_transfers_that_take_turns_do_so_as_in_the_simulator(seed: int, whole: bool) -> None:
+    rng = np.random.default_rng(seed)
+    n_ops, n_devices = 5, 2 + seed % 2
+    count = np.minimum(rng.integers(0, 4, n_ops), np.arange(n_ops))
+    dst = np.repeat(np.arange(n_ops), count)
+    src = (rng.random(dst.size) * dst).astype(int)
+    times = rng.integers(1, 10, (2, n_ops)) if whole else rng.uniform(1, 10, (2, n_ops))
+    channels = rng.integers(-1, n_devices, (n_devices, n_devices)) * (seed % 3 > 0)
+    links = tuple(
+        Link(a, b, hops=float(rng.integers(1, 3)), channel=int(channels[a, b]))
+        for a in range(n_devices)
+        for b in range(n_devices)
+        if a != b
+    )
+    devices = tuple(Device(f"d{d}") for d in range(n_devices))
+    cluster = Cluster("channels", devices, links, tuple(f"c{d}" for d in range(n_devices)))
+    problem = Problem(Graph.from_arrays(src, dst, *times.astype(float)), cluster)
+    found, best = exact(problem, threads=1), brute_force(problem)
+    assert found.proven
+    assert found.bound <= best * (1 + 1e-9)
+    assert found.makespan == (best if whole else pytest.approx(best, rel=1e-4))
+
+
 @settings(max_examples=8)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 5))
-def test_pins_groups_ops_without_time_and_links_of_two_speeds(seed: int, n_ops: int) -> None:
+@given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.booleans())
+def test_pins_groups_ops_without_time_and_links_of_two_speeds(
+    seed: int, n_ops: int, shared: bool
+) -> None:
     rng = np.random.default_rng(seed)
     pinned = np.where(rng.random(n_ops) < 0.2, rng.integers(0, 2, n_ops), -1)
     colocation = np.where((rng.random(n_ops) < 0.5) & (pinned < 0), 0, -1)
     graph = random_graph(rng, n_ops, pinned=pinned, colocation=colocation)
-    problem = Problem(graph, mixed_cluster(rng, 2))
+    problem = Problem(graph, mixed_cluster(rng, 2, shared=shared))
     found, best = exact(problem, threads=1), brute_force_allowed(problem)
     found.placement.validate(problem)
     assert found.bound <= best * (1 + 1e-9)
@@ -122,11 +149,9 @@ def test_a_start_is_never_lost() -> None:
 
 def test_what_it_cannot_solve_is_refused() -> None:
     graph = Graph.from_arrays([0], [1], [1, 1], [1, 1], param_bytes=[4.0, 4.0])
-    shared = mixed_cluster(np.random.default_rng(0), 2, shared=True)
     big = Graph.from_arrays([], [], np.ones(201), np.ones(201))
     for problem, message in (
         (Problem(graph, Cluster.uniform(2, memory=5.0)), "memory may not hold all"),
-        (Problem(random_graph(np.random.default_rng(0), 4), shared), "take turns on channels"),
         (Problem(big, Cluster.uniform(2)), "201 ops; exact optima are for up to 200"),
     ):
         with pytest.raises(ProblemError, match=message):

@@ -49,6 +49,9 @@ def test_the_small_problems_are_of_all_kinds_and_the_same_every_time() -> None:
     assert made[0] == made[1] != made[2]
     slow = exact.small_problem(7, 10, 3, 1.0, 0).arrays.compute
     assert (slow[:, 0] == 2 * slow[:, 1]).all()
+    queued = exact.small_problem(5, 10, 3, 1.0, 0).arrays
+    assert queued.n_channels == 3
+    assert (queued.channel[1] == [1, -1, 1]).all()
 
 
 def test_a_range_of_three_numbers_is_refused() -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from ortools.sat.python import cp_model
 
+from doppler.exact.queues import Queues
 from doppler.exact.whole_times import WholeTimes
 from doppler.placement import Placement
 from doppler.problem import Problem
@@ -111,6 +112,7 @@ class _Model:
         self.edges = list(zip(problem.graph.src.tolist(), problem.graph.dst.tolist(), strict=True))
         self.edges = list(dict.fromkeys(self.edges))
         self.able = times.compute >= 0
+        self.queued = bool((problem.arrays.channel >= 0).any())
         ops = range(self.n_ops)
         self.on: list[list[Any]] = [
             [model.new_bool_var("") if self.able[v, d] else None for d in range(self.n_devices)]
@@ -191,8 +193,11 @@ class _Model:
         """Define when each op becomes ready: when the last of its inputs has arrived."""
         model = self.model
         arrivals: list[list[Any]] = [[] for _ in range(self.n_ops)]
+        queues = self._queues(horizon)
         for u, v in self.edges:
-            arrivals[v].append(self.end[u] + self._moved(u, v))
+            arrivals[v].append(
+                self.end[u] + self._moved(u, v) if queues is None else queues.arrival(u, v)
+            )
         ready: list[Any] = []
         for v, inputs in enumerate(arrivals):
             if not inputs:
@@ -203,6 +208,22 @@ class _Model:
             model.add(self.start[v] >= moment)
             ready.append(moment)
         return ready
+
+    def _queues(self, horizon: int) -> Queues | None:
+        """Let transfers take turns, if any links do."""
+        if not self.queued:
+            return None
+        slack = 0 if self.times.exact else _END_SLACK
+        return Queues(
+            self.model,
+            self.problem,
+            self.times,
+            self.on,
+            self.end,
+            self.before,
+            horizon,
+            slack,
+        )
 
     def _moved(self, u: int, v: int) -> Any:
         """Return the time that the output of ``u`` takes to reach ``v``."""
@@ -255,9 +276,14 @@ class _Model:
     def _interchangeable(self) -> None:
         """Let an op use the next of devices that are all alike only after the last one was used."""
         moved = self.times.transfer[:, ~np.eye(self.n_devices, dtype=bool)]
-        self.alike = self.n_devices > 1 and bool(
-            (self.times.compute == self.times.compute[:, :1]).all()
-            and (moved == moved[:, :1]).all()
+        # Of transfers that are asked for at one moment, those of the lower device go first.
+        self.alike = (
+            self.n_devices > 1
+            and not self.queued
+            and bool(
+                (self.times.compute == self.times.compute[:, :1]).all()
+                and (moved == moved[:, :1]).all()
+            )
         )
         order = self.problem.arrays.order.tolist() if self.alike else []
         for place, v in enumerate(order):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from doppler.checks import check_number, check_seed, check_type
 from doppler.cores import cores
 from doppler.errors import MissingPackageError, ProblemError
@@ -75,7 +73,7 @@ def exact(
     MissingPackageError
         If OR-Tools is not installed.
     ProblemError
-        If the problem has links that take turns, may run out of memory, or has too many ops.
+        If the problem may run out of memory, or has too many ops.
     PlacementError
         If the start does not suit the problem.
     """
@@ -121,11 +119,6 @@ def _check_supported(problem: Problem) -> None:
     where = f"{problem.graph.name} on {problem.cluster.name}"
     if problem.n_ops > MOST_OPS:
         raise ProblemError(f"{where}: {problem.n_ops} ops; exact optima are for up to {MOST_OPS}")
-    channel = problem.arrays.channel
-    if problem.arrays.n_channels and bool(np.any(channel >= 0)):
-        raise ProblemError(
-            f"{where}: links take turns on channels; exact optima are for links that do not"
-        )
     if problem.may_overflow:
         raise ProblemError(
             f"{where}: a device's memory may not hold all; exact optima are for ample memory"

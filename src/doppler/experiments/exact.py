@@ -10,8 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from doppler.cases import Grid, Grids
-from doppler.cluster import Cluster, Device
-from doppler.cluster.link import fully_connected
+from doppler.cluster import Cluster, Device, Link
 from doppler.exact.bounds import lower_bound
 from doppler.experiments.cell import Cell
 from doppler.experiments.problems import PUBLISHED_FOLDER, problem_of, suite_cases
@@ -26,8 +25,9 @@ NAME = "exact"
 EXCLUSIVE = False
 #: Mean seconds of a transfer over those of an op, by turns.
 RATIOS = (0.2, 1.0, 3.0)
-# Every so many small problems have a device that takes twice as long.
-_MIXED = 4
+#: What the small problems run on, by turns: devices alike; each with one channel out, on which its
+#: transfers take turns; alike again; one that takes twice as long.
+CLUSTERS = ("uniform", "queued", "uniform", "mixed")
 
 Range = Annotated[list[Count], Field(min_length=2, max_length=2)]
 
@@ -96,7 +96,7 @@ def cells(settings: Settings, graphs: Graphs) -> Iterator[Cell]:
                 "solver": settings.solver,
                 "budget": settings.budget,
             },
-            seconds=settings.budget + 1.5,
+            seconds=settings.budget + 1.0,
         )
     for suite, given in suite_cases(settings.suites, graphs, settings.published):
         yield Cell(
@@ -112,7 +112,7 @@ def small_problem(number: int, ops: int, devices: int, ratio: float, seed: int) 
     Parameters
     ----------
     number : int
-        Of the draw. Every fourth has one device that takes twice as long.
+        Of the draw, and of ``CLUSTERS``.
     ops, devices : int
     ratio : float
         Mean seconds of a transfer over those of an op.
@@ -126,11 +126,16 @@ def small_problem(number: int, ops: int, devices: int, ratio: float, seed: int) 
     src = (rng.random(dst.size) * dst).astype(int)
     compute = rng.integers(1, 21, ops).astype(float)
     moved = np.maximum(1.0, np.round(ratio * rng.integers(1, 21, ops)))
-    slow = int(number % _MIXED == _MIXED - 1)
+    kind = CLUSTERS[number % len(CLUSTERS)]
+    pairs = [(a, b) for a in range(devices) for b in range(devices) if a != b]
     cluster = Cluster(
-        f"mixed:{devices}" if slow else f"uniform:{devices}",
-        tuple(Device(f"d{d}", slowdown=2.0 if d < slow else 1.0) for d in range(devices)),
-        fully_connected(devices, 1.0),
+        f"{kind}:{devices}",
+        tuple(
+            Device(f"d{d}", slowdown=2.0 if kind == "mixed" and d == 0 else 1.0)
+            for d in range(devices)
+        ),
+        tuple(Link(a, b, channel=a if kind == "queued" else -1) for a, b in pairs),
+        tuple(f"d{d} out" for d in range(devices)) if kind == "queued" else (),
     )
     graph = Graph.from_arrays(src, dst, compute, moved, name=f"random{number}")
     return Problem(graph, cluster)
@@ -144,7 +149,7 @@ def run(given: Mapping[str, Any]) -> dict[str, Any]:
     dict
         Of an optimum ``optimum_s`` (the best found), ``proven``, ``bound_s`` (of the solver),
         ``own_bound_s`` (without it), ``simple_bound_s``, ``critical_path_s``, ``doppler_s``,
-        ``mixed`` and ``seconds`` (of the solver); of a bound ``simple_bound_s``, ``bound_s``,
+        ``cluster`` and ``seconds`` (of the solver); of a bound ``simple_bound_s``, ``bound_s``,
         ``bound_seconds`` and ``doppler_s``.
     """
     return _optimum(given) if given["kind"] == "optimum" else _bound(given)
@@ -164,7 +169,7 @@ def _optimum(given: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "ops": problem.n_ops,
         "devices": problem.n_devices,
-        "mixed": problem.cluster.name.startswith("mixed"),
+        "cluster": problem.cluster.name,
         "simple_bound_s": problem.lower_bound,
         "own_bound_s": lower_bound(problem),
         "bound_s": best.bound,
