@@ -15,9 +15,9 @@ from doppler.experiments.headings import HEADINGS
 from doppler.experiments.report import (
     Report,
     build_report,
-    logged_tables,
     markdown,
     render_report,
+    report_tables,
     write_report,
 )
 from doppler.experiments.results import load_results
@@ -219,7 +219,7 @@ def test_markdown_tables_are_complete(report: Report) -> None:
 
 
 def test_tables_for_trackers(report: Report) -> None:
-    tables = {table.name: table for table in logged_tables(report)}
+    tables = {table.name: table for table in report_tables(report)}
     assert len(tables["claims"].rows) == len(report.claims)
     assert {"seconds_1", "scaling_1", "exact_1"} <= tables.keys()
     for table in tables.values():

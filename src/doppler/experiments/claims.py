@@ -51,6 +51,8 @@ from doppler.viewer.units import count_of, format_percent
 
 #: The suite on which the paper makes no claim, and most baselines cannot run.
 LARGE = "large"
+#: Critical path restarted, under a run-time that honors its order, and under the paper's.
+RESTARTED = ("critical_path", "critical_path, first ready")
 #: Makespans within this share of each other are equal, as in the other reports.
 EQUAL = 0.002
 #: An optimum is reached within rounding.
@@ -136,10 +138,17 @@ def _headlines(results: Results) -> list[Claim]:
         found += _below(rival, equal_seconds, LEARNED, "equal seconds")
         if rival.episodes:
             found += _below(rival, equal_episodes, LEARNED, "equal episodes")
-            found += _below(rival, equal_episodes, "doppler-paper", "equal episodes")
+            found += _below(_unordered(rival), equal_episodes, "doppler-paper", "equal episodes")
         else:
             found += _below(rival, equal_seconds, "doppler-paper", "equal seconds")
     return found
+
+
+def _unordered(rival: _Rival) -> _Rival:
+    """Give critical path the run-time of who has no priorities: first ready, first run."""
+    if rival.methods != RESTARTED[:1]:
+        return rival
+    return rival._replace(name="critical path under the same run-time", methods=RESTARTED[1:])
 
 
 def _below(rival: _Rival, table: Makespans, ours: str, equal: str) -> list[Claim]:
@@ -278,16 +287,33 @@ def synchronous_pairs(results: Results, method: str | None = None) -> list[Pair]
     ]
 
 
+def best_of_both(results: Results) -> list[Pair]:
+    """Ratios of the best work-conserving to the best bulk-synchronous run of any placement."""
+    return [
+        Pair(
+            cell.given.case,
+            cell.given.seed,
+            min(run.work_conserving_s for run in cell.result.runs)
+            / min(run.synchronous_s for run in cell.result.runs),
+        )
+        for cell in results.synchronous
+        if cell.result.runs
+    ]
+
+
 def _synchronous(results: Results) -> list[Claim]:
     topic = "Work-conserving execution is faster than bulk-synchronous"
     found = []
-    for method, name in ((None, "all methods"), (LEARNED, LEARNED)):
-        ratios = synchronous_pairs(results, method)
+    for name, ratios in (
+        ("on the same placements, all methods", synchronous_pairs(results)),
+        (f"on the same placements, {LEARNED}", synchronous_pairs(results, LEARNED)),
+        ("each kind with the placement that is best for it", best_of_both(results)),
+    ):
         mean = over_cases(ratios)
         found.append(
             Claim(
                 topic,
-                f"time saved on the same placements, {name}",
+                f"time saved {name}",
                 None if mean is None else gain(mean),
                 paper="faster",
                 over="cases",
@@ -371,10 +397,15 @@ def _policies(results: Results) -> list[Claim]:
 
 def _message_passing(results: Results) -> list[Claim]:
     topic = "Message passing once per episode is as good as per step, and faster"
-    per_step = "message passing per step"
-    makespans = over_seeds(pairs(ablation_table(results.ablation, "paper"), "both", per_step))
-    times = over_seeds(
-        pairs(ablation_table(results.ablation, "paper", "seconds"), "both", per_step)
+    makespans, times = (
+        over_seeds(
+            pairs(
+                ablation_table(results.ablation, "messages", column),
+                "both",
+                "message passing per step",
+            )
+        )
+        for column in ("makespan_s", "seconds")
     )
     return [
         Claim(
@@ -447,21 +478,22 @@ def _baselines_learn(results: Results) -> list[Claim]:
                 note=note,
             )
         )
-    ratios = pairs(episodes_table(results.episodes), "gdp", "critical_path")
-    mean = over_cases(ratios)
-    found.append(
-        Claim(
-            topic,
-            f"gdp is at most {format_percent(_NEAR, 0)} above critical path restarted as often, "
-            "geometric mean",
-            None if mean is None else excess(mean),
-            bar=_NEAR,
-            none=None,
-            higher=False,
-            over="cases",
-            note=_extremes(by_case(ratios)),
+    for rival, rule in zip(RESTARTED[::-1], ("the same run-time", "priorities"), strict=True):
+        ratios = pairs(episodes_table(results.episodes), "gdp", rival)
+        mean = over_cases(ratios)
+        found.append(
+            Claim(
+                topic,
+                f"gdp is at most {format_percent(_NEAR, 0)} above critical path restarted as "
+                f"often, under {rule}, geometric mean",
+                None if mean is None else excess(mean),
+                bar=_NEAR,
+                none=None,
+                higher=False,
+                over="cases",
+                note=_extremes(by_case(ratios)),
+            )
         )
-    )
     return found
 
 
@@ -518,7 +550,7 @@ def scaling_points(
     return sorted(
         (float(cell.result.ops), float(value))
         for cell in cells
-        if cell.given.method == method and (value := getattr(cell.result, column)) is not None
+        if cell.given.method == method and (value := getattr(cell.result, column))
     )
 
 

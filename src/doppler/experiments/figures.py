@@ -28,6 +28,7 @@ _METHODS = (
     "doppler-paper",
     "single_device",
     "enumerative",
+    "critical_path, first ready",
     "sibling_affinity",
     "partition",
     "local_search",

@@ -126,7 +126,7 @@ def write_report(report: Report, stem: Path) -> list[Path]:
     ]
 
 
-def logged_tables(report: Report) -> Iterator[LoggedTable]:
+def report_tables(report: Report) -> Iterator[LoggedTable]:
     """Yield every table for W&B, the claims first; numbers where there are numbers."""
     columns = ("topic", "claim", "paper", "ours", "low", "high", "verdict", "remark")
     entries = [claim.to_json() for claim in report.claims]

@@ -14,6 +14,7 @@ from doppler.errors import DopplerError
 
 Time = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Size = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -192,7 +193,7 @@ class SynchronousCell(Cell):
 
 
 class _AblationGiven(CaseGiven):
-    family: Literal["paper", "ours"]
+    family: Literal["paper", "ours", "messages"]
 
 
 class _AblationResult(Record):
@@ -257,8 +258,9 @@ class _ScalingResult(Record):
     ops: Count
     train_step_s: Time | None = None
     inference_s: Time | None = None
-    train_memory_bytes: Size | None = None
-    inference_memory_bytes: Size | None = None
+    # Nothing, where a small graph took no more than the process had already held.
+    train_memory_bytes: Amount | None = None
+    inference_memory_bytes: Amount | None = None
 
 
 class ScalingCell(Cell):
@@ -309,6 +311,7 @@ class _ExactResult(Record):
     doppler_s: Time
     bound_s: Finite | None = None
     simple_bound_s: Finite | None = None
+    own_bound_s: Finite | None = None
     optimum_s: Time | None = None
     proven: bool = False
     critical_path_s: Time | None = None

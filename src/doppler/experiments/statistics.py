@@ -142,7 +142,8 @@ def bootstrap_medians(
     if all(len(pairs) < 2 for pairs in samples.values()):
         return Estimate(value, None, None, groups)
     ends = np.exp(np.quantile(draws / groups, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]))
-    return Estimate(value, float(ends[0]), float(ends[1]), groups)
+    # With few pairs the draws may all miss the figure itself.
+    return Estimate(value, min(value, float(ends[0])), max(value, float(ends[1])), groups)
 
 
 def share_of(successes: int, count: int) -> Estimate:
