@@ -187,16 +187,24 @@ class PublishedPolicy(DualNetwork):
 
     def forward(self, inputs: PublishedInputs, hint: Hint | None = None) -> Heads:
         """Encode a problem, once for a batch of episodes. O(V log(longest path) + E)."""
+        return self.heads(inputs, self.embed(inputs))
+
+    def embed(self, inputs: PublishedInputs) -> Tensor:
+        """Pass messages; returns the embeddings of the ops, shape [ops, size]."""
         h = torch.relu(self.enter(inputs.features))
         for layer in self.rounds:
             h = layer(h, inputs)
+        return h
+
+    def heads(self, inputs: PublishedInputs, embedded: Tensor) -> Heads:
+        """Make of embeddings what SEL and PLC start from."""
         own = self.own(inputs.features)
-        paths = (path_means(h, inputs.below), path_means(h, inputs.above))
-        raw = self.select(torch.cat([h, *paths, own], dim=1)).squeeze(-1)
+        paths = (path_means(embedded, inputs.below), path_means(embedded, inputs.above))
+        raw = self.select(torch.cat([embedded, *paths, own], dim=1)).squeeze(-1)
         return Heads(
             LOGIT_RANGE * torch.tanh(raw),
-            self.node(torch.cat([h, own], dim=1)),
-            self.code(h),
+            self.node(torch.cat([embedded, own], dim=1)),
+            self.code(embedded),
             torch.zeros(len(DEVICE_FEATURES)),
         )
 

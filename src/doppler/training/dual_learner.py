@@ -9,14 +9,18 @@ import numpy as np
 import torch
 
 from doppler.placement import Placement
+from doppler.policy.features import DEVICE_FEATURES
 from doppler.policy.hint import Hint
-from doppler.policy.network import DualNetwork
-from doppler.policy.rollout import GREEDY, SAMPLE, Episodes, Roller
+from doppler.policy.network import DualNetwork, Heads
+from doppler.policy.rollout import GREEDY, SAMPLE, Episodes, Roller, Weights
 from doppler.problem import Problem
 from doppler.training.gradient import Gradient
 from doppler.training.objectives import Imitation, PolicyGradient, advantages
 from doppler.training.single import Batch
 from doppler.training.teaching import TEACHERS
+
+# Logits so far apart leave hardly a choice, and their exponentials are finite.
+CERTAIN = 600.0
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,9 @@ class DualSettings:
         Standard deviations by which an episode counts as better than its batch, at most.
     self_imitation : bool
         Whether the best episode so far takes part in every batch.
+    select, place : bool
+        Whether SEL learns, and PLC. One that does not chooses as critical path does: the op with
+        the highest b-level, the device on which it can start first. Not with imitation.
     """
 
     runtime: str = "priority"
@@ -52,6 +59,17 @@ class DualSettings:
     entropy: float = 0.0
     most_advantage: float = 3.0
     self_imitation: bool = True
+    select: bool = True
+    place: bool = True
+
+
+def set_learning_rate(
+    optimizer: torch.optim.Optimizer, settings: DualSettings, progress: float
+) -> None:
+    """Let the learning rate fall with the share of the training that is done."""
+    falls = settings.final_learning_rate / settings.learning_rate
+    for group in optimizer.param_groups:
+        group["lr"] = settings.learning_rate * falls**progress
 
 
 class DualLearner:
@@ -86,15 +104,15 @@ class DualLearner:
         self.optimizer = torch.optim.Adam(
             policy.parameters(), self.settings.learning_rate, fused=True
         )
+        level = problem.b_level(problem.mean_compute, transfers=True)
+        self._by_b_level = CERTAIN * level / max(float(level.max()), 1e-300)
         self._updates = 0
         self._best: dict[int, tuple[float, Placement]] = {}
 
     def update(self, seeds: Sequence[int], progress: float) -> Batch:
         """Play or watch a batch of episodes, and learn from it."""
         settings = self.settings
-        falls = settings.final_learning_rate / settings.learning_rate
-        for group in self.optimizer.param_groups:
-            group["lr"] = settings.learning_rate * falls**progress
+        set_learning_rate(self.optimizer, settings, progress)
         self.optimizer.zero_grad()
         watching = progress < settings.imitation
         batch = self._imitate(seeds) if watching else self._improve(seeds, progress)
@@ -107,11 +125,23 @@ class DualLearner:
         """Place the problem by the likeliest choices."""
         hint = self.hints[0] if self.hints else None
         with torch.no_grad():
-            weights = self.policy.weights(self.policy(self.inputs, hint))
+            weights = self._weights(self.policy(self.inputs, hint))
         runtime = self.settings.runtime
         played = self.roller.play(weights, GREEDY, [0], runtime=runtime, hint=hint)
         priority = played.priority(0) if runtime == "priority" else None
         return Placement(played.devices(0), priority)
+
+    def _weights(self, heads: Heads) -> Weights:
+        """Hand the kernel the networks; for one that does not learn, the rule of critical path."""
+        weights = self.policy.weights(heads)
+        if not self.settings.select:
+            weights = weights._replace(logits=self._by_b_level)
+        if not self.settings.place:
+            direct = np.zeros_like(weights.direct)
+            direct[DEVICE_FEATURES.index("start_above_least")] = -CERTAIN
+            rest = {name: np.zeros_like(getattr(weights, name)) for name in ("node", "second")}
+            weights = weights._replace(direct=direct, style=np.zeros_like(weights.style), **rest)
+        return weights
 
     def _imitate(self, seeds: Sequence[int]) -> Batch:
         teach = TEACHERS[self.settings.teacher]
@@ -120,7 +150,7 @@ class DualLearner:
         choice = np.stack([devices[order] for order, devices, _ in shown])
         tied = np.stack([tied for _, _, tied in shown])
         heads = self.policy(self.inputs)
-        weights = self.policy.weights(heads)
+        weights = self._weights(heads)
         runtime = self.settings.runtime
         followed = self.roller.follow(weights, order, choice, runtime=runtime)
         self.gradient.add(heads, self.problem, followed.record, Imitation(tied))
@@ -131,7 +161,7 @@ class DualLearner:
         number = self._updates % len(self.hints) if self.hints else -1
         hint = self.hints[number] if self.hints else None
         heads = self.policy(self.inputs, hint)
-        weights = self.policy.weights(heads)
+        weights = self._weights(heads)
         runtime = settings.runtime
         played = self.roller.play(weights, SAMPLE, seeds, recorded=True, runtime=runtime, hint=hint)
         costs, record = played.costs, played.record
@@ -149,6 +179,8 @@ class DualLearner:
             advantages(costs, compared, settings.most_advantage),
             1.0 / len(seeds),
             settings.entropy * (1.0 - progress),
+            select=settings.select,
+            place=settings.place,
         )
         self.gradient.add(heads, self.problem, record, objective)
         return batch

@@ -95,7 +95,12 @@ class Gradient:
         self._pool.shutdown()
 
 
-def taken(found: LogProbabilities, record: Record) -> Tensor:
+def taken(
+    found: LogProbabilities, record: Record, *, select: bool = True, place: bool = True
+) -> Tensor:
     """Log-probability of every choice that was made: SEL's plus PLC's, shape [episodes, ops]."""
+    if not place:
+        return found.select
     choice = torch.from_numpy(record.choice.astype(np.int64)).unsqueeze(-1)
-    return found.select + found.place.gather(-1, choice).squeeze(-1)
+    placed = found.place.gather(-1, choice).squeeze(-1)
+    return found.select + placed if select else placed

@@ -49,19 +49,24 @@ class PolicyGradient:
         Weight of PLC's mean entropy.
     entropy_share : float
         Factor on that.
+    select, place : bool
+        Whether SEL learns, and PLC; not both False.
     """
 
     advantage: Tensor
     share: float
     entropy: float = 0.0
     entropy_share: float = 1.0
+    select: bool = True
+    place: bool = True
 
     def __call__(
         self, found: LogProbabilities, record: Record, chunk: slice
     ) -> tuple[Tensor, dict[str, float]]:
         """Return the loss of a chunk of episodes, and its part of PLC's mean entropy."""
         n_ops = record.order.shape[1]
-        loss = -(self.advantage[chunk] * taken(found, record).sum(dim=1)).sum() * self.share
+        likely = taken(found, record, select=self.select, place=self.place).sum(dim=1)
+        loss = -(self.advantage[chunk] * likely).sum() * self.share
         finite = found.place.masked_fill(found.place == -torch.inf, 0.0)
         entropy = -(finite.exp() * finite).sum() / (len(self.advantage) * n_ops)
         if self.entropy > 0:
