@@ -6,8 +6,9 @@ All are about times on the fastest device and over the fastest link, and hold fo
   end of the run. Of the inputs of an op, those made on its own device were made there one after
   another, and the others were sent; the head is the best choice of which (as the bound of
   C. Papadimitriou and M. Yannakakis, "Towards an Architecture-Independent Analysis of Parallel
-  Algorithms", SIAM J. Comput. 19(2), 1990, for one level and without duplication). A tail is the
-  same backwards.
+  Algorithms", SIAM J. Comput. 19(2), 1990, without duplication), and no earlier than what then
+  has to be on its device, inputs of inputs among it, can have run there. A tail is the same
+  backwards.
 - What can start at ``a`` at the earliest and must end ``b`` before the end has to be done in
   between, by all devices (E. Fernandez and B. Bussell, "Bounds on the Number of Processors and
   Time for Multiprocessor Optimal Schedules", IEEE Trans. Computers C-22(8), 1973).
@@ -38,6 +39,8 @@ _FIRST_STEP, _HALVINGS = 1e-3, 8
 # doublings of the first step.
 _ROUNDS, _DOUBLINGS = 6, 14
 _SPLIT_STEPS = 200
+# Halvings by which a head is raised, and ops before it that are looked at for that.
+_DEEPER, _LOOKED_AT = 6, 16
 # Of the sums of times, relative.
 _ROUNDING = 1e-9
 
@@ -78,16 +81,18 @@ class _Least(NamedTuple):
 def lower_bound(problem: Problem) -> float:
     """Give seconds that no placement can beat, at least :attr:`Problem.lower_bound`.
 
-    O((V + E) log V) for each of some twenty makespans that are tried to refute.
+    O((V + E) log V) for each of some twenty makespans that are tried to refute, and some thousands
+    of steps at most for each op.
     """
     check_type(problem, Problem, "problem")
     known = problem.lower_bound
     if known <= 0.0 or problem.n_devices == 1:
         return known
     least = _least(problem)
-    bound = max(known, float(_static(least)))
+    heads, tails = np.empty(problem.n_ops), np.empty(problem.n_ops)
+    bound = max(known, float(_static(least, heads, tails)))
     # A bound that is the makespan itself must not exceed it by rounding.
-    return max(known, float(_refute(least, bound)) * (1 - _ROUNDING))
+    return max(known, float(_refute(least, heads, tails, bound)) * (1 - _ROUNDING))
 
 
 def _least(problem: Problem) -> _Least:
@@ -171,7 +176,7 @@ def _match(arrays, succ_edge, kind):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _heads(least, kind, tails, head):  # type: ignore[no-untyped-def]
+def _heads(least, kind, tails, known, deeper, head):  # type: ignore[no-untyped-def]
     """Fill in the least time at which each op can start; ``tails``: do the same backwards.
 
     Backwards, the ops that share a device with their producer run after it one by one, in the
@@ -183,6 +188,10 @@ def _heads(least, kind, tails, head):  # type: ignore[no-untyped-def]
     kind : int8 array, shape [edges]
         What is known of each edge.
     tails : bool
+    known : float64 array, shape [ops]
+        What is known from before.
+    deeper : bool
+        Whether the inputs of the inputs are looked at, too, and theirs.
     head : float64 array, shape [ops]
     """
     n_ops = len(head)
@@ -192,6 +201,8 @@ def _heads(least, kind, tails, head):  # type: ignore[no-untyped-def]
     for op in range(n_ops):
         widest = max(widest, pointers[op + 1] - pointers[op])
     away = np.empty(widest)
+    found, latest = np.empty(_LOOKED_AT, np.int32), np.empty(_LOOKED_AT)
+    most = least.compute.sum()
     for step in range(n_ops):
         op = least.order[n_ops - 1 - step] if tails else least.order[step]
         first = pointers[op]
@@ -244,7 +255,87 @@ def _heads(least, kind, tails, head):  # type: ignore[no-untyped-def]
             if number < count:
                 local = max(local, away[by_away[number]])
             best = min(best, local)
-        head[op] = best
+        head[op] = best = max(best, known[op])
+        if not deeper:
+            continue
+        moved = 0.0
+        for place in range(count):
+            other = others[first + place]
+            moved = max(moved, least.moved[op] if tails else least.moved[other])
+        # Beyond, no input has to be local.
+        low, high = best, best + min(moved, most)
+        for _ in range(_DEEPER if high > low else 0):
+            middle = 0.5 * (low + high)
+            if _too_soon(least, kind, tails, head, op, middle, found, latest):
+                low = middle
+            else:
+                high = middle
+        head[op] = low
+
+
+@kernel
+def _too_soon(least, kind, tails, head, op, begins, found, latest):  # type: ignore[no-untyped-def]
+    """Whether an op cannot start by then, as what would have to be on its device does not fit.
+
+    An input that comes later from elsewhere is made on the op's device, and begins early enough;
+    so are those of its own inputs that would come too late for that, and so on, as many as there
+    is room for in ``found`` (a part of them is enough to refute).
+
+    Parameters
+    ----------
+    found : int32 array, shape [ops that are looked at]
+        Scratch: the op, and what is on its device before it.
+    latest : float64 array, shape [ops that are looked at]
+        Scratch: when each begins at the latest.
+    """
+    pointers = least.succ_ptr if tails else least.pred_ptr
+    others = least.succ if tails else least.pred
+    found[0] = op
+    latest[0] = begins
+    count = 1
+    done = 0
+    limit = begins * (1.0 + 1e-12)
+    # Those found later may lower the latest start of what was found before: that only means that
+    # fewer are found.
+    while done < count:
+        consumer, until = found[done], latest[done]
+        done += 1
+        for place in range(pointers[consumer], pointers[consumer + 1]):
+            other = others[place]
+            edge = least.succ_edge[place] if tails else place
+            moved = least.moved[consumer] if tails else least.moved[other]
+            ends = head[other] + least.compute[other]
+            if ends > until + (limit - begins):
+                return True
+            if kind[edge] != _SHARED and ends + moved <= until + (limit - begins):
+                continue
+            if kind[edge] == _APART:
+                return True
+            at = 1
+            while at < count and found[at] != other:
+                at += 1
+            if at == count:
+                if count == len(found):
+                    continue
+                found[at] = other
+                latest[at] = until - least.compute[other]
+                count += 1
+            else:
+                latest[at] = min(latest[at], until - least.compute[other])
+    # One after another: what begins at ``a`` at the earliest and ends by ``b`` fits in between.
+    for first in range(1, count):
+        released = head[found[first]]
+        for last in range(1, count):
+            due = latest[last] + least.compute[found[last]]
+            if due < released:
+                continue
+            work = 0.0
+            for at in range(1, count):
+                if head[found[at]] >= released and (latest[at] + least.compute[found[at]] <= due):
+                    work += least.compute[found[at]]
+            if released + work > due + (limit - begins):
+                return True
+    return False
 
 
 @kernel
@@ -291,12 +382,12 @@ def _sweep(head, tail, work, ops):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _static(least):  # type: ignore[no-untyped-def]
-    """Bound by heads, tails and the work between them, without a makespan to refute."""
+def _static(least, head, tail):  # type: ignore[no-untyped-def]
+    """Fill in heads and tails; bound by them and the work between, with no makespan to refute."""
     n_ops = len(least.compute)
-    head, tail = np.empty(n_ops), np.empty(n_ops)
-    _heads(least, least.kind, False, head)
-    _heads(least, least.kind, True, tail)
+    none = np.zeros(n_ops)
+    _heads(least, least.kind, False, none, True, head)
+    _heads(least, least.kind, True, none, True, tail)
     best = 0.0
     for op in range(n_ops):
         best = max(best, head[op] + least.compute[op] + tail[op])
@@ -312,7 +403,7 @@ def _root(parent, op):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _impossible(least, makespan):  # type: ignore[no-untyped-def]
+def _impossible(least, heads, tails, makespan):  # type: ignore[no-untyped-def]
     """Whether no schedule is that short; False: unknown."""
     n_ops = len(least.compute)
     kind = least.kind.copy()
@@ -321,8 +412,8 @@ def _impossible(least, makespan):  # type: ignore[no-untyped-def]
     parent = everything.copy()
     limit = makespan * (1.0 + 1e-12)
     for _ in range(_ROUNDS):
-        _heads(least, kind, False, head)
-        _heads(least, kind, True, tail)
+        _heads(least, kind, False, heads, False, head)
+        _heads(least, kind, True, tails, False, tail)
         for op in range(n_ops):
             if not head[op] + least.compute[op] + tail[op] <= limit:
                 return True
@@ -382,13 +473,13 @@ def _impossible(least, makespan):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _refute(least, bound):  # type: ignore[no-untyped-def]
+def _refute(least, heads, tails, bound):  # type: ignore[no-untyped-def]
     """Raise a bound as far as longer makespans are impossible too."""
     step = _FIRST_STEP
     low, high = bound, bound
     for _ in range(_DOUBLINGS):
         high = bound * (1.0 + step)
-        if not _impossible(least, high):
+        if not _impossible(least, heads, tails, high):
             break
         low = high
         step *= 2.0
@@ -396,7 +487,7 @@ def _refute(least, bound):  # type: ignore[no-untyped-def]
         return low
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
-        if _impossible(least, middle):
+        if _impossible(least, heads, tails, middle):
             low = middle
         else:
             high = middle
