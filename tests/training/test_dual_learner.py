@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -72,3 +74,15 @@ def test_what_overflows_memory_costs_more() -> None:
     fits, overflows = costs_of(problem, np.array([[0, 1], [0, 0]], np.int32))
     assert fits == makespan_of(problem, Placement([0, 1]), "fifo")
     assert overflows > makespan_of(problem, Placement([0, 0]), "fifo")
+
+
+def test_a_judge_decides_what_episodes_cost(problem: Problem) -> None:
+    free = DualLearner(problem, small_policy())
+    judged = DualLearner(
+        problem,
+        small_policy(),
+        judge=lambda episodes: replace(episodes, makespans=4.0 * episodes.makespans),
+    )
+    # What counts is how episodes compare, which a factor leaves as it is.
+    for seeds in ([0, 1, 2], [3, 4, 5]):
+        assert np.array_equal(judged.update(seeds, 0.0).costs, 4.0 * free.update(seeds, 0.0).costs)

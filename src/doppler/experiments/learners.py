@@ -64,6 +64,13 @@ def untrained(problem: Problem, seed: int) -> Learner:
     return DualLearner(problem, new_policy(seed))
 
 
+def untrained_dual(name: str, problem: Problem, seed: int) -> DualLearner:
+    """Start one of ``UNTRAINED``, to train it in stages or on several problems."""
+    learner = LEARNERS[name](problem, seed)
+    assert isinstance(learner, DualLearner)
+    return learner
+
+
 def trained(problem: Problem, seed: int) -> Learner:
     """Go on from the policy of the package, with hints and without search."""
     hints = [make_hint(problem, devices) for devices, _ in whole_graph(problem, HINTS, seed)]
@@ -92,6 +99,9 @@ LEARNERS: dict[str, Callable[[Problem, int], Learner]] = {
     "doppler-policy": untrained,
     "doppler": trained,
 }
+#: Of them, the dual policies that start from scratch: as published, and our own, which begins as a
+#: list scheduler.
+UNTRAINED = ("doppler-paper", "doppler-policy")
 
 
 def run_of(found: Learned) -> dict[str, Any]:

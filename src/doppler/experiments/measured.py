@@ -32,7 +32,7 @@ Backend = Annotated[str, name_of("backend", BACKENDS)]
 
 
 def small_graphs() -> dict[str, WorkloadSettings]:
-    """The five workloads at sizes of which a run on two cores takes 10 to 60 ms."""
+    """Take the five workloads at sizes of which a run on two cores takes 10 to 60 ms."""
     sizes: dict[str, dict[str, int | float | bool]] = {
         "chainmm": {"m": 1024, "k": 1024, "n": 1024, "p": 1024, "q": 1024},
         "ffnn": {"batch": 2048, "inputs": 512, "hidden": 1024, "outputs": 512},

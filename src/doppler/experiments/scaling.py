@@ -68,8 +68,18 @@ def _doppler() -> Subject:
     return Subject(lambda problem: DualLearner(problem, DualPolicy.of(frozen)), infer)
 
 
+def _baseline(name: str) -> Subject:
+    from doppler.experiments.learners import LEARNERS
+
+    make = LEARNERS[name]
+    return Subject(lambda problem: make(problem, 0), lambda problem: make(problem, 0).greedy())
+
+
 #: By the name of the method.
-SUBJECTS: dict[str, Callable[[], Subject]] = {"doppler": _doppler}
+SUBJECTS: dict[str, Callable[[], Subject]] = {
+    "doppler": _doppler,
+    **{name: partial(_baseline, name) for name in ("doppler-paper", "gdp", "placeto")},
+}
 
 Method = Annotated[str, name_of("method", SUBJECTS)]
 

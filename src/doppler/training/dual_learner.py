@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,6 +84,8 @@ class DualLearner:
     hints : sequence of Hint
         Batches take turns with them; the first is that of the greedy episode.
     threads : int
+    judge : callable, optional
+        Returns episodes with other costs than the simulated ones: measured, for Stage III.
     """
 
     def __init__(
@@ -93,9 +95,11 @@ class DualLearner:
         settings: DualSettings | None = None,
         hints: Sequence[Hint] = (),
         threads: int = 1,
+        judge: Callable[[Episodes], Episodes] | None = None,
     ) -> None:
         self.policy = policy
         self.settings = settings or DualSettings()
+        self.judge = judge
         self.problem = problem
         self.hints = tuple(hints)
         self.roller = Roller(problem, threads)
@@ -164,6 +168,8 @@ class DualLearner:
         weights = self._weights(heads)
         runtime = settings.runtime
         played = self.roller.play(weights, SAMPLE, seeds, recorded=True, runtime=runtime, hint=hint)
+        if self.judge is not None:
+            played = self.judge(played)
         costs, record = played.costs, played.record
         best = self._best.get(number)
         batch = self._batch(played, number)
@@ -174,7 +180,7 @@ class DualLearner:
                 weights, order, best[1].devices[order], runtime=runtime, hint=hint
             )
             record = record.joined(again.record)
-            compared = np.append(costs, again.costs)
+            compared = np.append(costs, best[0])
         objective = PolicyGradient(
             advantages(costs, compared, settings.most_advantage),
             1.0 / len(seeds),

@@ -36,7 +36,6 @@ def test_a_cell_says_what_a_step_and_an_inference_cost() -> None:
     recorded = 2 * result["ops"] * result["devices"] * 22 * 4
     assert result["train_memory_bytes"] > recorded
     assert result["train_memory_bytes"] > result["inference_memory_bytes"]
-    assert result["train_step_s"] > result["inference_s"]
 
 
 @pytest.mark.parametrize(
