@@ -189,6 +189,7 @@ def test_transfer(tmp_path: Path, everything: list[Claim]) -> None:
     Samples(tmp_path / "many").transfer(few=100)
     many = find(load_results(tmp_path / "many"), "another workload")
     assert many.verdict == "not reproduced"
+    assert many.remark == "what else it asks for is not met"
     assert many.note == "With 39.1% of the episodes."
 
 

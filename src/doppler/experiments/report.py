@@ -283,7 +283,8 @@ def _topics(found: Sequence[Claim]) -> list[dict[str, Any]]:
 
 def _paper(claim: Claim) -> str:
     if claim.bar is not None:
-        bar = f"{'≥' if claim.higher else '≤'} {claim.text(claim.bar)}"
+        figure = f"{claim.bar:g}" if claim.unit == "number" else claim.text(claim.bar)
+        bar = f"{'≥' if claim.higher else '≤'} {figure}"
         return f"{claim.paper}: {bar}" if isinstance(claim.paper, str) else bar
     return claim.text(claim.paper)
 

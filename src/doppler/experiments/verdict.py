@@ -96,7 +96,7 @@ class Claim:
         found = self.estimate
         if found is None:
             return "not run"
-        parts = []
+        parts = [] if self.met else ["what else it asks for is not met"]
         if found.low is None or found.high is None:
             parts.append("no interval")
         elif isinstance(self.target, float) and self.verdict == "reproduced":
