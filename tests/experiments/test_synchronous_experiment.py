@@ -24,7 +24,7 @@ GRAPHS = {"small": WorkloadSettings(workload="ffnn", sizes={}, tiles=2)}
 def small() -> synchronous.Settings:
     cases = [Grid(graphs=["small"], clusters=["p100x4"])]
     methods = ["critical_path", "sibling_affinity"]
-    return synchronous.Settings(suites={"w": cases}, methods=methods, budget=0.05)
+    return synchronous.Settings(suites={"w": cases}, methods=methods, budget=0.05, search=0.05)
 
 
 def test_a_cell_runs_every_placement_both_ways() -> None:

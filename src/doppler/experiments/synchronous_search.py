@@ -1,4 +1,4 @@
-"""The best placement for bulk-synchronous execution that a restarted descent finds."""
+"""The best placement for bulk-synchronous execution that annealing finds."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from doppler.simulator.bulk_synchronous import make_supersteps, run_synchronousl
 
 IntArray = npt.NDArray[np.int32]
 
-# A descent ends after so many moves per op in a row that gain nothing.
-_PATIENCE = 10
-# Of the ops of a start that is tried again, the share whose devices are drawn anew.
-_SHAKEN = 0.1
+# First and last temperature, as shares of the makespan, and moves per op of one cooling.
+_HOT, _COLD = 3e-3, 1e-5
+_MOVES = 100
 # Moves between two looks at the clock.
 _SLICE = 500
 
@@ -27,10 +26,10 @@ _SLICE = 500
 def search_synchronous(
     problem: Problem, starts: Iterable[Placement], *, budget: float, seed: int = 0
 ) -> Placement:
-    """Descend from placements, and from shaken copies of the best, to a short synchronous run.
+    """Anneal from each of some placements, and again from the best, to a short synchronous run.
 
-    A move puts an op and those that must be with it, or two of one level by turns, on other
-    devices; it is taken back if the run gets longer. Memory is not looked at.
+    A move puts an op and those that must be with it on another device, or exchanges two of one
+    level. Memory is not looked at.
 
     Parameters
     ----------
@@ -38,7 +37,7 @@ def search_synchronous(
     starts : iterable of Placement
         At least one. The result is never longer than the best of them.
     budget : float
-        Seconds.
+        Seconds. A start that there is no time left for is only run.
     seed : int
 
     Returns
@@ -51,27 +50,24 @@ def search_synchronous(
     able = np.isfinite(arrays.compute)
     rng = np.random.default_rng(seed)
     waiting = [placement.devices.copy() for placement in starts]
-    best = min(waiting, key=lambda devices: float(run_synchronously(arrays, devices, steps)))
-    shortest = float(run_synchronously(arrays, best, steps))
-    best = best.copy()
+    waiting.sort(key=lambda devices: float(run_synchronously(arrays, devices, steps)))
+    best = waiting[0].copy()
+    shortest = np.array([float(run_synchronously(arrays, best, steps))])
+    cooling = _MOVES * problem.n_ops
     while deadline.left > 0:
         devices = waiting.pop(0) if waiting else best.copy()
-        shaken = 0 if waiting else int(_SHAKEN * problem.n_ops)
-        state = np.zeros(1, np.int64)
-        own = int(rng.integers(2**31))
-        makespan = float(run_synchronously(arrays, devices, steps))
-        while deadline.left > 0 and state[0] < _PATIENCE * problem.n_ops:
-            makespan = _descend(
-                arrays, able, ground, steps, devices, makespan, own, shaken, _SLICE, state
-            )
-            own, shaken = own + 1, 0
-        if makespan < shortest:
-            best, shortest = devices, makespan
+        done = 0
+        while deadline.left > 0 and done < cooling:
+            heat = shortest[0] * _HOT * (_COLD / _HOT) ** (done / cooling)
+            own = int(rng.integers(2**31))
+            _anneal(arrays, able, ground, steps, devices, own, _SLICE, heat, best, shortest)
+            done += _SLICE
     return Placement(best)
 
 
 @kernel
-def _put(ground, group, devices, op, device):  # type: ignore[no-untyped-def]
+def _put(arrays, ground, devices, op, device):  # type: ignore[no-untyped-def]
+    group = arrays.group[op]
     if group < 0:
         devices[op] = device
         return
@@ -80,24 +76,15 @@ def _put(ground, group, devices, op, device):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _descend(  # type: ignore[no-untyped-def]
-    arrays, able, ground, steps, devices, makespan, seed, shaken, moves, state
-):
-    """Shake, then move; ``state`` counts the moves in a row that gained nothing."""
+def _anneal(arrays, able, ground, steps, devices, seed, moves, heat, best, shortest):  # type: ignore[no-untyped-def]
+    """Try so many moves at one temperature, in seconds; keep the best there was."""
     np.random.seed(seed)
-    n_ops, n_devices = able.shape
-    for _ in range(shaken):
-        op, device = np.random.randint(n_ops), np.random.randint(n_devices)
-        if able[op, device]:
-            _put(ground, arrays.group[op], devices, op, device)
-    if shaken > 0:
-        makespan = run_synchronously(arrays, devices, steps)
+    makespan = run_synchronously(arrays, devices, steps)
     for _ in range(moves):
-        state[0] += 1
         level = np.random.randint(len(steps.pointers) - 1)
         first, last = steps.pointers[level], steps.pointers[level + 1]
         op = steps.ops[np.random.randint(first, last)]
-        home, device = devices[op], np.random.randint(n_devices)
+        home, device = devices[op], np.random.randint(able.shape[1])
         other = op
         if np.random.random() < 0.5:
             # An exchange leaves the loads of a level much as they are.
@@ -105,16 +92,16 @@ def _descend(  # type: ignore[no-untyped-def]
             device = devices[other]
         if device == home or not able[op, device] or not able[other, home]:
             continue
-        _put(ground, arrays.group[op], devices, op, device)
+        _put(arrays, ground, devices, op, device)
         if other != op:
-            _put(ground, arrays.group[other], devices, other, home)
+            _put(arrays, ground, devices, other, home)
         found = run_synchronously(arrays, devices, steps)
-        if found <= makespan:
-            if found < makespan:
-                state[0] = 0
+        if found <= makespan - heat * np.log(1.0 - np.random.random()):
             makespan = found
+            if found < shortest[0]:
+                shortest[0] = found
+                best[:] = devices
             continue
         if other != op:
-            _put(ground, arrays.group[other], devices, other, device)
-        _put(ground, arrays.group[op], devices, op, home)
-    return makespan
+            _put(arrays, ground, devices, other, device)
+        _put(arrays, ground, devices, op, home)
