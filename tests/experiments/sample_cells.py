@@ -246,6 +246,7 @@ class Samples:
                     "scratch_s": self.time(0.01),
                     "zero_shot_s": self.time(0.0115),
                     "few_shot_s": self.time(0.01 * factor),
+                    "few_scratch_s": self.time(0.0107),
                     "few_episodes": few,
                     "scratch_episodes": 256,
                     "curve_scratch": self.curve(0.02, 0.0105),

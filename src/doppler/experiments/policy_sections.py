@@ -65,6 +65,11 @@ _CLAIMED = {
     "ours": _NEITHER,
     "messages": "The paper: message passing once per episode is as good, and faster.",
 }
+_SHOTS = {
+    "zero-shot": "zero_shot_s",
+    "few-shot": "few_shot_s",
+    "as few from scratch": "few_scratch_s",
+}
 _OVER_SEEDS = "Geometric mean over the cases, with the 95% interval over seeds."
 
 
@@ -252,15 +257,15 @@ def transfer_section(results: Results) -> Section:
         cells = [cell for cell in results.transfer if cell.given.kind == kind]
         if not cells:
             continue
-        few, zero = (
-            over_seeds(transfer_pairs(results, kind, column))
-            for column in ("few_shot_s", "zero_shot_s")
+        zero, few, alone = (
+            over_seeds(transfer_pairs(results, kind, column)) for column in _SHOTS.values()
         )
         if few is not None and zero is not None:
             share = max(c.result.few_episodes / c.result.scratch_episodes for c in cells)
             said.append(
                 f"On {name}: {interval_text(excess(zero))} at once, "
-                f"{interval_text(excess(few))} with {format_percent(share)} of the episodes."
+                f"{interval_text(excess(few))} with {format_percent(share)} of the episodes"
+                + ("." if alone is None else f", {interval_text(excess(alone))} without transfer.")
             )
         tables.append(_transfer_matrix(kind, name, cells, results))
     lead = (
@@ -282,10 +287,10 @@ def _by_pair(cells: Sequence[TransferCell]) -> dict[str, list[TransferCell]]:
 def _transfer_matrix(
     kind: str, name: str, cells: Sequence[TransferCell], results: Results
 ) -> Table:
-    """Put sources down, targets across; zero-shot and few-shot side by side."""
-    few, zero = (
-        by_case(transfer_pairs(results, kind, column)) for column in ("few_shot_s", "zero_shot_s")
-    )
+    """Put sources down, targets across; in each zero-shot, few-shot, and what has no transfer."""
+    shots = {
+        name: by_case(transfer_pairs(results, kind, column)) for name, column in _SHOTS.items()
+    }
     sources = dict.fromkeys(cell.given.source for cell in cells)
     targets = list(dict.fromkeys(cell.given.target for cell in cells))
     rows = []
@@ -293,10 +298,10 @@ def _transfer_matrix(
         entries = []
         for target in targets:
             pair = f"{source} → {target}"
-            for found in (zero, few):
+            for found in shots.values():
                 entries.append(shaded_interval(excess(found[pair]) if pair in found else None))
         rows.append((text(source), *entries))
-    columns = [f"{target}, {shot}" for target in targets for shot in ("zero-shot", "few-shot")]
+    columns = [f"{target}, {shot}" for target in targets for shot in shots]
     return Table(f"To {name}", ("trained on", *columns), rows)
 
 

@@ -236,6 +236,7 @@ class _TransferResult(Record):
     scratch_s: Time
     zero_shot_s: Time
     few_shot_s: Time
+    few_scratch_s: Time | None = None
     few_episodes: Size
     scratch_episodes: Size
     curve_scratch: LearningCurve | None = None
