@@ -16,8 +16,8 @@ export WANDB_ERROR_REPORTING ?= false
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help install repro test check lint format bench benchmark-suite fidelity report figures docs \
-	best-known package-policy clean lock
+.PHONY: help install repro experiments test check lint format bench benchmark-suite fidelity report \
+	figures docs best-known package-policy clean lock
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,11 @@ $(INSTALLED): requirements.lock pyproject.toml
 repro: $(INSTALLED)  ## Run the whole pipeline: graphs, traces, training, report
 	$(BIN)/python scripts/check_params.py
 	$(BIN)/dvc repro
+
+# Another scale than that of experiments/params.yaml is written into it: that is what DVC records.
+experiments: $(INSTALLED)  ## Reproduce the paper's evaluation (FULL=1: on a big machine); reports/experiments.html
+	$(if $(FULL),sed -i.bak 's/^scale: .*/scale: full/' experiments/params.yaml && rm experiments/params.yaml.bak)
+	$(BIN)/dvc repro experiments/dvc.yaml
 
 report: $(INSTALLED)  ## Make reports/index.html, and whatever it needs, anew
 	$(BIN)/python scripts/check_params.py

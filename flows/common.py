@@ -28,6 +28,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.exceptions import ObjectNotFound
+from prefect.futures import as_completed
 from prefect.runtime import flow_run
 from prefect.settings import get_current_settings
 from prefect.states import Cancelled, Completed, Crashed
@@ -55,6 +56,7 @@ __all__ = [
     "CronSchedule",
     "IntervalSchedule",
     "ThreadPoolTaskRunner",
+    "as_completed",
     "discard",
     "exiting",
     "find_server",

@@ -1,8 +1,8 @@
-"""Write into dvc.yaml what each stage depends on: whatever its flow imports, and its parameters.
+"""Write into each dvc.yaml what its stages depend on: what their flow imports, and parameters.
 
 The closure is read from the sources, imports inside functions included; nothing is run.
 
-    python scripts/stages.py            # bring dvc.yaml up to date
+    python scripts/stages.py            # bring dvc.yaml and experiments/dvc.yaml up to date
     python scripts/stages.py --check    # change nothing; exit 1 if it is not
 """
 
@@ -24,11 +24,17 @@ DATA = {
     "doppler.cluster.document": "src/doppler/cluster/presets",
     "doppler.evaluation.fidelity_page": "src/doppler/evaluation/templates/fidelity.html",
     "doppler.evaluation.report": "src/doppler/evaluation/templates/report.html",
+    "doppler.experiments.report": "src/doppler/experiments/templates/experiments.html",
     "doppler.heuristics.kahypar": "src/doppler/heuristics/kahypar.ini",
     "doppler.refinement.report": "src/doppler/refinement/templates/refinement.html",
     "doppler.viewer.page": "src/doppler/viewer/templates",
 }
 PRETRAINED = "src/doppler/policy/pretrained.safetensors"
+#: The pipeline whose stages share two flows; each runs the module of its own name in a package.
+EXPERIMENTS, EXPERIMENT_PACKAGE = "experiments/dvc.yaml", "doppler.experiments"
+EXPERIMENT_FLOW, EXPERIMENT_REPORT = "experiments", "experiments_report"
+#: Modules that import others by the names of a table, which their readers cannot follow.
+TABLES = ("doppler", f"{EXPERIMENT_PACKAGE}.names")
 _STAGE = re.compile(r"^  (\w+):\n(?:    .*\n|\n|    *#.*\n)+", re.M)
 
 
@@ -67,9 +73,9 @@ class Sources:
             left |= self._direct(module) - found
         return found
 
-    def files(self, module: str) -> list[Path]:
-        """List the files of a closure, those of its data included."""
-        closure = self.closure(module)
+    def files(self, *modules: str) -> list[Path]:
+        """List the files of the closures of some modules, those of their data included."""
+        closure = set[str]().union(*map(self.closure, modules))
         read = [self.root / DATA[name] for name in closure if name in DATA]
         data = [file for path in read for file in ([path] if path.is_file() else _files(path))]
         return sorted([self.paths[name] for name in closure] + data)
@@ -111,13 +117,13 @@ class Sources:
                 if node.value.id == "doppler":
                     name = f"doppler.{node.attr}"
                     yield self._homes.get(name, name)
-            elif isinstance(node, ast.Name) and node.id == "import_module" and module != "doppler":
+            elif isinstance(node, ast.Name) and node.id == "import_module" and module not in TABLES:
                 raise SystemExit(f"{self.paths[module]}: imports what no reader of it can know")
 
 
-def dependencies(sources: Sources, flow: str) -> list[str]:
+def dependencies(sources: Sources, *modules: str) -> list[str]:
     """List what a stage depends on beside its input: folders that are needed whole, and files."""
-    files = set(sources.files(flow))
+    files = set(sources.files(*modules))
     whole: set[Path] = set()
     for folder in {parent for file in files for parent in file.parents}:
         inside = sources.root in folder.parents and folder not in (
@@ -139,6 +145,23 @@ def brought_up_to_date(text: str, sources: Sources) -> str:
         kept = [path for path in made if not path.startswith(("flows/", "src/", ALWAYS))]
         block = _with_list(block, "deps", [*kept, *dependencies(sources, flow)])
         return _with_list(block, "params", sources.sections(flow))
+
+    return _STAGE.sub(stage, text)
+
+
+def experiments_up_to_date(text: str, sources: Sources) -> str:
+    """Return the dvc.yaml of the experiments with the dependencies of every stage as they are."""
+
+    def stage(found: re.Match[str]) -> str:
+        block, name = found[0], found[1]
+        if name == "report":
+            needed = dependencies(sources, EXPERIMENT_REPORT)
+        else:
+            modules = (EXPERIMENT_FLOW, f"{EXPERIMENT_PACKAGE}.{name}")
+            needed = sorted({*dependencies(sources, *modules), PRETRAINED})
+        made = re.findall(r"^      - (.*)$", _block(block, "deps"), re.M)
+        kept = [path for path in made if path.startswith("data/")]
+        return _with_list(block, "deps", [*kept, *needed])
 
     return _STAGE.sub(stage, text)
 
@@ -188,20 +211,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="only say what is out of date")
     check = parser.parse_args(arguments).check
     root = Path(__file__).resolve().parents[1]
-    path = root / "dvc.yaml"
-    before = path.read_text("utf-8")
-    after = brought_up_to_date(before, Sources(root))
-    if check:
-        lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
-        for line in list(lines)[2:]:
-            print(line)
-        if after != before:
-            print(
-                "error: dvc.yaml: is out of date; run 'python scripts/stages.py'", file=sys.stderr
-            )
-        return int(after != before)
-    path.write_text(after, "utf-8")
-    return 0
+    sources = Sources(root)
+    stale = False
+    for name, renewed in (("dvc.yaml", brought_up_to_date), (EXPERIMENTS, experiments_up_to_date)):
+        path = root / name
+        before = path.read_text("utf-8")
+        after = renewed(before, sources)
+        if not check:
+            path.write_text(after, "utf-8")
+        elif after != before:
+            stale = True
+            lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
+            for line in list(lines)[2:]:
+                print(line)
+            message = f"error: {name}: is out of date; run 'python scripts/stages.py'"
+            print(message, file=sys.stderr)
+    return int(stale)
 
 
 if __name__ == "__main__":

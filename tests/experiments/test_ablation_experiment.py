@@ -66,7 +66,7 @@ def test_a_head_that_does_not_learn_chooses_as_critical_path_does(problem: Probl
 def test_only_the_head_that_learns_changes(problem: Problem, head: str) -> None:
     policy = ablation.new_policy(0, sizes=TINY)
     before = {name: value.clone() for name, value in policy.state_dict().items()}
-    settings = DualSettings(**{"select" if head == "place" else "place": False})
+    settings = DualSettings(select=head == "select", place=head == "place")
     learn(problem, DualLearner(problem, policy, settings), episodes=16, batch=8)
     changed = {
         name.split(".")[0]

@@ -155,8 +155,11 @@ def clone(tmp_path_factory: pytest.TempPathFactory, server: str) -> Clone:
         check=True,
     )
     for name in filter(None, tracked.stdout.split("\0")):
-        # Results of an earlier run would make this one do nothing.
-        if name == "dvc.lock" or not (ROOT / name).is_file():
+        # Results of an earlier run would make this one do nothing; the experiments are a pipeline
+        # of their own.
+        if name in ("dvc.lock", "experiments/dvc.lock") or not (ROOT / name).is_file():
+            continue
+        if name == "experiments/dvc.yaml":
             continue
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, path / name)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from doppler.experiments.results import (
     AblationCell,
     EpisodesCell,
+    EpisodesRun,
     MeasuredCell,
     RobustnessCell,
     SecondsCell,
@@ -51,12 +52,35 @@ def seconds_table(
     }
 
 
-def episodes_table(cells: Iterable[EpisodesCell]) -> Makespans:
-    """Return the best makespan of every learned method at equal episodes."""
+def episodes_table(cells: Iterable[EpisodesCell], as_many_as: str | None = None) -> Makespans:
+    """Return the best makespan of every learned method at equal episodes.
+
+    Parameters
+    ----------
+    cells : iterable of EpisodesCell
+    as_many_as : str, optional
+        A method that played fewer: all are judged after as many. By default those that played
+        fewer than the others are left out.
+    """
     return {
-        (cell.given.case, cell.given.seed): {run.method: run.makespan_s for run in cell.result.runs}
+        (cell.given.case, cell.given.seed): _after_as_many(cell.result.runs, as_many_as)
         for cell in cells
     }
+
+
+def _after_as_many(runs: Sequence[EpisodesRun], as_many_as: str | None) -> dict[str, float]:
+    played = {run.method: max(run.curve.episodes) for run in runs}
+    count = played.get(as_many_as, 0) if as_many_as else max(played.values(), default=0)
+    row = {}
+    for run in runs:
+        if played[run.method] == count:
+            row[run.method] = run.makespan_s
+        elif played[run.method] > count > 0:
+            best = zip(run.curve.episodes, run.curve.best_s, strict=True)
+            found = [seconds for episodes, seconds in best if episodes <= count]
+            if found:
+                row[run.method] = found[-1]
+    return row
 
 
 def ablation_table(

@@ -41,6 +41,9 @@ class Settings(Base):
         Episodes of one update.
     methods : list of str
         Of ``LEARNERS``.
+    most_episodes : dict of str to int
+        A method that is so slow that it plays no more; the others are held against it after as
+        many.
     """
 
     suites: dict[str, list[Grid]]
@@ -49,6 +52,7 @@ class Settings(Base):
     episodes: Count = 512
     batch: Count = 16
     methods: list[Learning] = Field(list(LEARNERS), min_length=1)
+    most_episodes: dict[Learning, Count] = Field({})
 
 
 def cells(settings: Settings, graphs: Graphs) -> Iterator[Cell]:
@@ -64,6 +68,7 @@ def cells(settings: Settings, graphs: Graphs) -> Iterator[Cell]:
                     "episodes": settings.episodes,
                     "batch": settings.batch,
                     "methods": settings.methods,
+                    "most_episodes": settings.most_episodes,
                 },
                 seconds=0.05 * settings.episodes,
             )
@@ -75,9 +80,8 @@ def run(given: Mapping[str, Any]) -> dict[str, Any]:
     runs = []
     for method in given["methods"]:
         learner = LEARNERS[method](problem, given["seed"])
-        found = learn(
-            problem, learner, episodes=given["episodes"], batch=given["batch"], seed=given["seed"]
-        )
+        episodes = min(given["episodes"], given["most_episodes"].get(method, given["episodes"]))
+        found = learn(problem, learner, episodes=episodes, batch=given["batch"], seed=given["seed"])
         runs.append({"method": method, **run_of(found)})
     return {
         "ops": problem.n_ops,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,7 @@ class _GraphSections(Settings):
     graphs: Graphs
 
 
-@dataclass(frozen=True)
-class ExperimentParams:
+class ExperimentParams(Settings):
     """The parameters of all experiments at the scale that the file asks for.
 
     Attributes
@@ -101,4 +99,4 @@ def load_experiments(
             error = UnknownNameError("experiment", str(name), EXPERIMENTS)
             raise ParamsError(f"{path}: {scale}: {error}")
     graphs = load_sections(params, _GraphSections).graphs
-    return ExperimentParams(str(path), scale, sections, graphs)
+    return ExperimentParams(path=str(path), scale=scale, sections=sections, graphs=graphs)
