@@ -6,15 +6,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from policies import random_policy
 
 from doppler import Cluster, Graph, Placement, Problem
 from doppler.errors import ParamsError
 from doppler.graph.workloads import chainmm
 from doppler.policy.frozen import Sizes
+from doppler.policy.likelihood import LogProbabilities
 from doppler.policy.network import DualPolicy
+from doppler.policy.rollout import SAMPLE, Record
 from doppler.simulator import makespan_of
 from doppler.training.case import new_policy
 from doppler.training.dual_learner import DualLearner, DualSettings
+from doppler.training.gradient import Objective
+from doppler.training.objectives import Imitation, PolicyGradient
 from doppler.training.single import costs_of, learn
 
 SMALL = Sizes(embedding=8, layers=1, hidden=8, code=2)
@@ -86,3 +92,39 @@ def test_a_judge_decides_what_episodes_cost(problem: Problem) -> None:
     # What counts is how episodes compare, which a factor leaves as it is.
     for seeds in ([0, 1, 2], [3, 4, 5]):
         assert np.array_equal(judged.update(seeds, 0.0).costs, 4.0 * free.update(seeds, 0.0).costs)
+
+
+@pytest.mark.parametrize("head", ["select", "place"])
+def test_a_head_that_does_not_learn_has_no_say_in_the_loss(head: str) -> None:
+    """Else it would move the encoder that the other head reads."""
+    learns = {"select": head == "select", "place": head == "place"}
+    order = choice = np.zeros((2, 1), np.int32)
+    allowed = np.ones((2, 1, 3), np.bool_)
+    record = Record(order, choice, allowed, np.zeros((2, 1, 3, 0), np.float32), np.zeros((2, 0)))
+    tied = np.array([[[True, False, True]], [[False, True, False]]])
+    objectives: list[Objective] = [
+        PolicyGradient(torch.tensor([1.0, -0.5]), 0.5, 0.1, **learns),
+        Imitation(tied, **learns),
+    ]
+    for objective in objectives:
+        select = torch.tensor([[-0.5], [-1.0]], requires_grad=True)
+        scores = torch.tensor([[[0.0, 1.0, 2.0]], [[2.0, 1.0, 0.0]]], requires_grad=True)
+        found = LogProbabilities(select, torch.log_softmax(scores, dim=-1), torch.zeros(2))
+        loss, _ = objective(found, record, slice(0, 2))
+        gradients = torch.autograd.grad(loss, [select, scores], materialize_grads=True)
+        moved = {name: bool(each.any()) for name, each in zip(learns, gradients, strict=True)}
+        assert moved == learns
+
+
+def test_more_steps_for_each_batch_that_is_watched_learn_the_teacher_sooner(
+    problem: Problem,
+) -> None:
+    likely = []
+    for steps in (1, 8):
+        settings = DualSettings(imitation=1.0, imitation_steps=steps)
+        learner = DualLearner(problem, random_policy(0), settings)
+        learn(problem, learner, episodes=32, batch=8)
+        with torch.no_grad():
+            weights = learner.policy.weights(learner.policy(learner.inputs))
+        likely.append(learner.roller.play(weights, SAMPLE, range(64)).costs.mean())
+    assert likely[1] < likely[0]

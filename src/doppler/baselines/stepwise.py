@@ -48,7 +48,7 @@ class StepwisePolicy(PublishedPolicy):
         self.own = nn.Sequential(nn.Linear(NODE_FEATURES + STATE_FEATURES, width), nn.ReLU())
 
 
-class State(NamedTuple):
+class StepState(NamedTuple):
     """What the networks make of a batch of episodes before a step.
 
     Attributes
@@ -130,25 +130,31 @@ class StepwiseLearner:
     def update(self, seeds: Sequence[int], progress: float) -> Batch:
         """Play or watch a batch of episodes, and learn from it."""
         set_learning_rate(self.optimizer, self.settings, progress)
-        if progress < self.settings.imitation:
+        watching = progress < self.settings.imitation
+        if watching:
             shown = [TEACHERS[self.settings.teacher](self.problem, seed) for seed in seeds]
             order = np.stack([order for order, _, _ in shown])
             choice = np.stack([devices[order] for order, devices, _ in shown])
+            right = np.stack([tied for _, _, tied in shown])
         else:
             order, choice = self._play(np.random.default_rng(list(seeds)), len(seeds))
+            right = choice[:, :, None] == np.arange(self.problem.n_devices)
         followed = self.roller.follow(self._weights, order, choice, runtime=self.settings.runtime)
-        advantage = torch.ones(len(seeds))
-        if progress >= self.settings.imitation:
+        advantage, entropy = torch.ones(len(seeds)), 0.0
+        if not watching:
+            entropy = self.settings.entropy * (1.0 - progress)
             costs = followed.costs
             advantage = advantages(costs, costs, self.settings.most_advantage).float()
         self.optimizer.zero_grad()
-        share, entropy = 1.0 / len(seeds), self.settings.entropy * (1.0 - progress)
+        share = 1.0 / len(seeds)
         for step in range(self.problem.n_ops):
             state = self._encode(order, choice, step)
             op = torch.from_numpy(order[:, step].astype(np.int64))
             place = torch.log_softmax(self._scores(state, op, followed.record, step), dim=-1)
-            chosen = torch.from_numpy(choice[:, step].astype(np.int64))
-            likely = _taken(torch.log_softmax(state.logits, dim=-1), op) + _taken(place, chosen)
+            # The teacher's other devices were as good; an episode of the policy has one.
+            wrong = torch.from_numpy(~right[:, step])
+            placed = torch.logsumexp(place.masked_fill(wrong, -torch.inf), dim=-1)
+            likely = _taken(torch.log_softmax(state.logits, dim=-1), op) + placed
             finite = place.masked_fill(place == -torch.inf, 0.0)
             bonus = -(finite.exp() * finite).sum()
             # At once, so that the graph of one step alone is in memory.
@@ -181,7 +187,7 @@ class StepwiseLearner:
                 choice[:, step] = _drawn(self._scores(state, op, record, step), rng).numpy()
         return order, choice
 
-    def _encode(self, order: IntArray, choice: IntArray, step: int) -> State:
+    def _encode(self, order: IntArray, choice: IntArray, step: int) -> StepState:
         """Pass messages with what is placed before a step."""
         count, n_ops = order.shape
         rows = np.arange(count)[:, None]
@@ -200,13 +206,13 @@ class StepwiseLearner:
         heads = self.policy.heads(inputs, embedded)
         code = torch.from_numpy(on) @ heads.code.reshape(count, n_ops, -1)
         members = torch.from_numpy(on.sum(axis=-1, keepdims=True))
-        return State(
+        return StepState(
             heads.logits.reshape(count, n_ops).masked_fill(~torch.from_numpy(ready), -torch.inf),
             heads.node.reshape(count, n_ops, -1),
             code / (1.0 + members),
         )
 
-    def _scores(self, state: State, op: Tensor, record: Record, step: int) -> Tensor:
+    def _scores(self, state: StepState, op: Tensor, record: Record, step: int) -> Tensor:
         """Score the devices of the op of a step, shape [episodes, devices]."""
         policy = self.policy
         node = state.node[torch.arange(len(op)), op].unsqueeze(1)

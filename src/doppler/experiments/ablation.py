@@ -60,8 +60,8 @@ Make = Callable[[Problem, int], Learner]
 FAMILIES: dict[str, dict[str, Make]] = {
     "paper": {
         "both": published,
-        "SEL only": lambda problem, seed: published(problem, seed, place=False, imitation=0.0),
-        "PLC only": lambda problem, seed: published(problem, seed, select=False, imitation=0.0),
+        "SEL only": lambda problem, seed: published(problem, seed, place=False),
+        "PLC only": lambda problem, seed: published(problem, seed, select=False),
         "neither": lambda problem, seed: Restarts(problem, "fifo"),
     },
     "ours": {
@@ -72,7 +72,10 @@ FAMILIES: dict[str, dict[str, Make]] = {
         "paper features": lambda problem, seed: ours(problem, seed, "paper"),
         "priority ignored": lambda problem, seed: ours(problem, seed, runtime="fifo"),
     },
-    "messages": {"both": published, "message passing per step": per_step},
+    "messages": {
+        "both": lambda problem, seed: published(problem, seed, imitation_steps=1),
+        "message passing per step": per_step,
+    },
 }
 
 

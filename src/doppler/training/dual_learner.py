@@ -12,9 +12,9 @@ from doppler.placement import Placement
 from doppler.policy.features import DEVICE_FEATURES
 from doppler.policy.hint import Hint
 from doppler.policy.network import DualNetwork, Heads
-from doppler.policy.rollout import GREEDY, SAMPLE, Episodes, Roller, Weights
+from doppler.policy.rollout import GREEDY, SAMPLE, Episodes, Record, Roller, Weights
 from doppler.problem import Problem
-from doppler.training.gradient import Gradient
+from doppler.training.gradient import Gradient, Objective
 from doppler.training.objectives import Imitation, PolicyGradient, advantages
 from doppler.training.single import Batch
 from doppler.training.teaching import TEACHERS
@@ -33,6 +33,9 @@ class DualSettings:
         Whether the simulated run-time honors SEL's order.
     imitation : float
         Share of the episodes that are the teacher's: Stage I.
+    imitation_steps : int
+        Steps of the optimizer for each batch of them: watching is not drawing at random, so that a
+        batch is worth more than one.
     teacher : str
         One of ``TEACHERS``.
     learning_rate, final_learning_rate : float
@@ -47,11 +50,12 @@ class DualSettings:
         Whether the best episode so far takes part in every batch.
     select, place : bool
         Whether SEL learns, and PLC. One that does not chooses as critical path does: the op with
-        the highest b-level, the device on which it can start first. Not with imitation.
+        the highest b-level, the device on which it can start first.
     """
 
     runtime: str = "priority"
     imitation: float = 0.0
+    imitation_steps: int = 1
     teacher: str = "critical_path"
     learning_rate: float = 3e-3
     final_learning_rate: float = 3e-5
@@ -117,13 +121,17 @@ class DualLearner:
         """Play or watch a batch of episodes, and learn from it."""
         settings = self.settings
         set_learning_rate(self.optimizer, settings, progress)
-        self.optimizer.zero_grad()
         watching = progress < settings.imitation
         batch = self._imitate(seeds) if watching else self._improve(seeds, progress)
-        torch.nn.utils.clip_grad_norm_(self.policy.parameters(), settings.gradient_norm)
-        self.optimizer.step()
         self._updates += 1
         return batch
+
+    def _step(self, heads: Heads, record: Record, objective: Objective) -> None:
+        """Go a step down an objective."""
+        self.optimizer.zero_grad()
+        self.gradient.add(heads, self.problem, record, objective)
+        torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.settings.gradient_norm)
+        self.optimizer.step()
 
     def greedy(self) -> Placement:
         """Place the problem by the likeliest choices."""
@@ -153,11 +161,13 @@ class DualLearner:
         order = np.stack([order for order, _, _ in shown])
         choice = np.stack([devices[order] for order, devices, _ in shown])
         tied = np.stack([tied for _, _, tied in shown])
-        heads = self.policy(self.inputs)
-        weights = self._weights(heads)
-        runtime = self.settings.runtime
-        followed = self.roller.follow(weights, order, choice, runtime=runtime)
-        self.gradient.add(heads, self.problem, followed.record, Imitation(tied))
+        with torch.no_grad():
+            weights = self._weights(self.policy(self.inputs))
+        settings = self.settings
+        followed = self.roller.follow(weights, order, choice, runtime=settings.runtime)
+        objective = Imitation(tied, select=settings.select, place=settings.place)
+        for _ in range(settings.imitation_steps):
+            self._step(self.policy(self.inputs), followed.record, objective)
         return self._batch(followed, -1)
 
     def _improve(self, seeds: Sequence[int], progress: float) -> Batch:
@@ -188,7 +198,7 @@ class DualLearner:
             select=settings.select,
             place=settings.place,
         )
-        self.gradient.add(heads, self.problem, record, objective)
+        self._step(heads, record, objective)
         return batch
 
     def _batch(self, episodes: Episodes, number: int) -> Batch:

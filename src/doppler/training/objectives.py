@@ -69,7 +69,7 @@ class PolicyGradient:
         loss = -(self.advantage[chunk] * likely).sum() * self.share
         finite = found.place.masked_fill(found.place == -torch.inf, 0.0)
         entropy = -(finite.exp() * finite).sum() / (len(self.advantage) * n_ops)
-        if self.entropy > 0:
+        if self.entropy > 0 and self.place:
             loss = loss - self.entropy * n_ops * entropy * self.entropy_share
         return loss, {"place_entropy": entropy.item()}
 
@@ -85,9 +85,13 @@ class Imitation:
     ----------
     tied : bool array, shape [traces, ops, devices]
         The devices that were as good, by step.
+    select, place : bool
+        Whether SEL learns, and PLC; not both False.
     """
 
     tied: npt.NDArray[np.bool_]
+    select: bool = True
+    place: bool = True
 
     def __call__(
         self, found: LogProbabilities, record: Record, chunk: slice
@@ -98,7 +102,9 @@ class Imitation:
         place = torch.logsumexp(found.place.masked_fill(~right, -torch.inf), dim=-1)
         select_loss, place_loss = -found.select.sum() * share, -place.sum() * share
         best = found.place.argmax(dim=-1, keepdim=True)
-        return select_loss + place_loss, {
+        both = self.select and self.place
+        loss = select_loss + place_loss if both else select_loss if self.select else place_loss
+        return loss, {
             "select_loss": select_loss.item(),
             "place_loss": place_loss.item(),
             "place_accuracy": right.gather(-1, best).sum().item() * share,
