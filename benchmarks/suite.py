@@ -27,7 +27,7 @@ from doppler.evaluation.reference import References, load_references
 from doppler.evaluation.report import METHOD, summarize_cases
 from doppler.evaluation.results import EXPECTED, MAKESPAN, CaseResult, parse_results
 from doppler.files import read_text, write_atomic
-from doppler.methods import METHODS, check_options
+from doppler.methods import SEARCHED, check_options
 from doppler.params import Params, load_params
 from doppler.policy.checkpoint import load_policy
 from doppler.policy.network import DualPolicy
@@ -200,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--suites", nargs="+", default=None, help="suite, large, operators; all")
     parser.add_argument("--jitter", type=float, default=0.1, help="of every duration (0.1)")
     parser.add_argument("--runtime", choices=("priority", "fifo"), default="priority")
-    parser.add_argument("--methods", default=",".join(METHODS), help="A,B; all")
+    parser.add_argument("--methods", default=",".join(SEARCHED), help="A,B; all that search")
     parser.add_argument("--policy", default="pretrained", help="policy file")
     parser.add_argument("--layers", type=Path, default=LAYERS, help="folder of layer graphs")
     parser.add_argument("--output", type=Path, default=REPORT, help="the report to write")

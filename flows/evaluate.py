@@ -39,6 +39,7 @@ from doppler.evaluation.results import EXPECTED, MAKESPAN, CaseResult, save_resu
 from doppler.evaluation.settings import EvaluationSections
 from doppler.evaluation.zero_shot import zero_shot
 from doppler.graph.workloads import chainmm
+from doppler.methods import SEARCHED
 from doppler.placement import Placement
 from doppler.policy.checkpoint import load_policy
 from doppler.policy.network import DualPolicy
@@ -76,7 +77,7 @@ def references() -> References:
 def warm_up() -> None:
     """Load the policy, and compile what a search with every method runs."""
     problem = Problem(chainmm(8, 8, 8, 8, 8, tiles=1), Cluster.uniform(2))
-    outcome = compare(problem, budget=0.01, policy=trained())
+    outcome = compare(problem, SEARCHED, budget=0.01, policy=trained())
     simulate(problem, outcome.placements[outcome.case.winner])
 
 
@@ -85,6 +86,7 @@ def compare_here(case: Case, budget: float, params: Params) -> CaseResult:
     problem, settings = params.problem(case), params.evaluate
     outcome = compare(
         problem,
+        SEARCHED,
         budget=budget,
         seed=params.seed,
         policy=trained(),

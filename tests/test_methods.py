@@ -12,7 +12,7 @@ import torch
 import doppler
 from doppler import Cluster, Graph, Problem, simulate
 from doppler.errors import CheckpointError, MemoryLimitError, ParamsError, UnknownNameError
-from doppler.methods import HEURISTICS, METHODS, place, solve
+from doppler.methods import BASELINES, HEURISTICS, METHODS, SEARCHED, place, solve
 from doppler.policy.checkpoint import save_policy
 from doppler.policy.features import FeatureSet
 from doppler.policy.frozen import Sizes
@@ -35,9 +35,11 @@ def problem() -> Problem:
     return Problem(graph, Cluster.uniform(3))
 
 
-def test_methods_are_the_learned_one_and_the_heuristics() -> None:
+def test_methods_are_the_learned_one_the_heuristics_and_the_baselines() -> None:
     assert METHODS[0] == "doppler"
-    assert set(METHODS[1:]) == set(HEURISTICS)
+    assert METHODS[1:] == (*HEURISTICS, *BASELINES)
+    assert METHODS[: len(SEARCHED)] == SEARCHED
+    assert not set(SEARCHED) & set(BASELINES)
     assert doppler.place is place
 
 

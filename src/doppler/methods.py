@@ -1,4 +1,4 @@
-"""Every method by name: the learned one and the heuristics, behind one call."""
+"""Every method by name: the learned one, the heuristics and others' learned ones."""
 
 from __future__ import annotations
 
@@ -54,7 +54,12 @@ HEURISTICS: dict[str, Heuristic] = {
     "local_search": local_search,
 }
 LEARNED = "doppler"
-METHODS = (LEARNED, *HEURISTICS)
+#: Learned methods of others, and the method of this project as published; they need torch, and are
+#: loaded when they are used.
+BASELINES = ("placeto", "gdp", "doppler-paper")
+#: What answers within its seconds, whatever the graph.
+SEARCHED = (LEARNED, *HEURISTICS)
+METHODS = (*SEARCHED, *BASELINES)
 PRETRAINED = "pretrained"
 DEFAULT_BUDGET = 2.0
 # Runs behind a stated mean: as many as simulate this many ops, within these limits.
@@ -110,7 +115,7 @@ def solve(
     check_options(budget=budget, seed=seed, jitter=jitter, runtime=runtime)
     if method != LEARNED:
         _warm_up(method, budget > 0)
-        found = HEURISTICS[method](problem, budget=budget, seed=seed)
+        found = heuristic(method)(problem, budget=budget, seed=seed)
         if runtime == "priority":
             return found
         return fitting_solution(
@@ -125,6 +130,23 @@ def solve(
     elif not hasattr(policy, "frozen"):
         raise ParamsError(f"policy is {shown_value(policy)}, must be a file or a policy")
     return search(problem, policy, budget=budget, seed=seed, runtime=runtime, jitter=jitter)
+
+
+def heuristic(method: str) -> Heuristic:
+    """Return a heuristic, or a learned method of others, by its name."""
+    if method in HEURISTICS:
+        return HEURISTICS[method]
+    if method == "placeto":
+        from doppler.baselines.placeto import placeto
+
+        return placeto
+    if method == "gdp":
+        from doppler.baselines.gdp import gdp
+
+        return gdp
+    from doppler.baselines.doppler_paper import doppler_paper
+
+    return doppler_paper
 
 
 def check_options(
@@ -229,4 +251,4 @@ def _warm_up(method: str, searching: bool) -> None:
     graph = Graph.from_arrays([0, 0, 1, 2], [1, 2, 3, 3], np.ones(4), np.ones(4))
     # Twice: compiling may take all the time that the first call has for searching.
     for budget in (0.01, 0.1) if searching else (0.0,):
-        HEURISTICS[method](Problem(graph, Cluster.uniform(2)), budget=budget)
+        heuristic(method)(Problem(graph, Cluster.uniform(2)), budget=budget)

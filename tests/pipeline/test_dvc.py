@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from doppler.cores import cores
-from doppler.methods import METHODS
+from doppler.methods import SEARCHED
 from doppler.viewer.units import count_of
 
 pytestmark = pytest.mark.slow
@@ -116,7 +116,7 @@ def test_a_failing_flow_fails_the_stage_and_names_the_fault(reproduced) -> None:
 def test_the_report_holds_every_method_on_the_suite_and_the_graphs_held_out(reproduced) -> None:
     (case,) = json.loads((reproduced.path / "reports/suite.json").read_text())
     assert (case["graph"], case["cluster"], case["devices"]) == ("small", "p100x4", 4)
-    assert set(case["methods"]) == set(METHODS)
+    assert set(case["methods"]) == set(SEARCHED)
     assert (case["jitter"], case["trained"]) == (0.1, "graph")
     for name, graph in (("large", "large"), ("operators", "grid")):
         (other,) = json.loads((reproduced.path / f"reports/{name}.json").read_text())

@@ -31,7 +31,8 @@ def place(
     graph: GraphArgument,
     cluster: ClusterOption = None,
     method: Annotated[
-        str, typer.Option("--method", "-m", metavar="M", help="'doppler' or a heuristic.")
+        str,
+        typer.Option("--method", "-m", metavar="M", help="'doppler', a heuristic or a baseline."),
     ] = "doppler",
     policy: PolicyOption = "pretrained",
     budget: Annotated[
@@ -44,7 +45,7 @@ def place(
     output: OutputOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Place a graph on a cluster, with a trained policy or a heuristic."""
+    """Place a graph on a cluster, with a trained policy or another method."""
     silent = check_output(output, graph, cluster, json=json)
     with progress("loading"):
         network = find_policy(policy)
