@@ -12,17 +12,24 @@ from doppler.experiments import scaling
 
 
 def small(**values: Any) -> scaling.Settings:
-    given: dict[str, Any] = {"ops": [100, 2000], "repeats": 2, "most_seconds": 0.5, "episodes": 2}
-    return scaling.Settings(**(given | values))
+    given: dict[str, Any] = {"repeats": 2, "most_seconds": 0.5, "episodes": 2}
+    return scaling.Settings(**(given | {"ops": {"doppler": [100, 2000]}} | values))
 
 
-def test_a_method_is_left_out_where_it_would_take_too_long() -> None:
-    found = list(scaling.cells(small(methods=["doppler"], most_ops={"doppler": 100}), {}))
-    assert [(cell.given["method"], cell.given["ops"]) for cell in found] == [("doppler", 100)]
+def test_each_method_has_sizes_of_its_own() -> None:
+    found = list(scaling.cells(small(ops={"doppler": [100, 200], "placeto": [100]}), {}))
+    assert [(cell.given["method"], cell.given["ops"]) for cell in found] == [
+        ("doppler", 100),
+        ("doppler", 200),
+        ("placeto", 100),
+    ]
+    assert {cell.given["method"] for cell in scaling.cells(scaling.Settings(), {})} == set(
+        scaling.SUBJECTS
+    )
 
 
 def test_a_cell_says_what_a_step_and_an_inference_cost() -> None:
-    cell = list(scaling.cells(small(methods=["doppler"]), {}))[-1]
+    cell = list(scaling.cells(small(), {}))[-1]
     result = scaling.run(cell.given)
     assert 1500 < result["ops"] < 2500
     assert result["devices"] == 4
@@ -41,10 +48,10 @@ def test_a_cell_says_what_a_step_and_an_inference_cost() -> None:
 @pytest.mark.parametrize(
     ("values", "named"),
     [
-        ({"methods": ["hefty"]}, "unknown method"),
-        ({"ops": [10]}, "ops"),
+        ({"ops": {"hefty": [100]}}, "unknown method"),
+        ({"ops": {"doppler": [10]}}, "ops"),
         ({"episodes": 1}, "episodes"),
-        ({"most_ops": {"doppler": 0}}, "most_ops"),
+        ({"ops": {}}, "ops"),
     ],
 )
 def test_bad_settings_are_named(values: dict[str, Any], named: str) -> None:

@@ -84,17 +84,20 @@ SUBJECTS: dict[str, Callable[[], Subject]] = {
 Method = Annotated[str, name_of("method", SUBJECTS)]
 
 
+def _sizes() -> dict[str, list[int]]:
+    sizes = {name: [1_000, 3_000, 10_000, 30_000, 100_000] for name in SUBJECTS}
+    # It passes messages over the graph once per op.
+    return sizes | {"placeto": [125, 250, 500, 1_000]}
+
+
 class Settings(Base):
     """What is measured.
 
     Attributes
     ----------
-    methods : list of str
-    ops : list of int
-        About how many, of random layered graphs: they exist at every size, with the same width and
-        the same edges per op, so that nothing but the number of ops changes.
-    most_ops : dict of str to int
-        Beyond so many ops a method is left out: it would take too long.
+    ops : dict of str to list of int
+        Of each method, about how many, of random layered graphs: they exist at every size, with the
+        same width and the same edges per op, so that nothing but the number of ops changes.
     devices : int
         Of ``uniform:K``.
     width, degree : int
@@ -109,11 +112,9 @@ class Settings(Base):
         Of the graphs.
     """
 
-    methods: list[Method] = Field(list(SUBJECTS), min_length=1)
-    ops: list[Annotated[int, Field(ge=_SMALL_OPS)]] = Field(
-        [1_000, 3_000, 10_000, 30_000, 100_000], min_length=1
+    ops: dict[Method, list[Annotated[int, Field(ge=_SMALL_OPS)]]] = Field(
+        default_factory=_sizes, min_length=1
     )
-    most_ops: dict[Method, Count] = Field({})
     devices: Count = 4
     width: Count = 40
     degree: Count = 3
@@ -125,11 +126,9 @@ class Settings(Base):
 
 def cells(settings: Settings, graphs: Graphs) -> Iterator[Cell]:
     """One for each method and number of ops."""
-    for method in settings.methods:
-        for ops in settings.ops:
-            if ops > settings.most_ops.get(method, ops):
-                continue
-            given = settings.model_dump(exclude={"methods", "ops", "most_ops"})
+    given = settings.model_dump(exclude={"ops"})
+    for method, sizes in settings.ops.items():
+        for ops in sizes:
             step = settings.episodes * ops / _OPS_PER_SECOND
             most = 2 * settings.most_seconds
             seconds = 6.0 + min(settings.repeats * step, most)
