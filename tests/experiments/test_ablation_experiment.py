@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from doppler import Cluster, Problem
-from doppler.baselines.doppler_paper import SETTINGS, PublishedPolicy, published_inputs
+from doppler.baselines.doppler_paper import PUBLISHED, PublishedPolicy, published_inputs
 from doppler.baselines.stepwise import StepwiseLearner, repeated
 from doppler.experiments import ablation
 from doppler.graph.workloads.settings import WorkloadSettings
@@ -32,7 +32,7 @@ def problem() -> Problem:
 def test_cells_differ_and_run() -> None:
     grid = {"graphs": ["small"], "clusters": ["p100x4"]}
     messages = {"cases": [grid], "episodes": 4, "batch": 2, "seeds": 1}
-    settings = ablation.Settings.model_validate(
+    settings = ablation.SETTINGS.model_validate(
         {"cases": [grid], "episodes": 8, "batch": 4, "seeds": 1, "messages": messages}
     )
     cells = list(ablation.cells(settings, GRAPHS))
@@ -92,7 +92,7 @@ def test_copies_of_a_graph_are_embedded_alike(problem: Problem) -> None:
 
 def test_message_passing_per_step_learns_and_repeats(problem: Problem) -> None:
     found = [
-        learn(problem, StepwiseLearner(problem, SETTINGS, TINY, seed=1), episodes=8, batch=4)
+        learn(problem, StepwiseLearner(problem, PUBLISHED, TINY, seed=1), episodes=8, batch=4)
         for _ in range(2)
     ]
     assert np.array_equal(found[0].curve.mean, found[1].curve.mean)

@@ -14,9 +14,9 @@ from doppler.graph.workloads.settings import WorkloadSettings
 GRAPHS = {"small": WorkloadSettings(workload="ffnn", sizes={}, tiles=2)}
 
 
-def small() -> exact.Settings:
+def small() -> exact.SETTINGS:
     suites = {"w": [Grid(graphs=["small"], clusters=["p100x4"])]}
-    return exact.Settings(optima=4, ops=[4, 8], budget=0.05, solver=5.0, suites=suites)
+    return exact.SETTINGS(optima=4, ops=[4, 8], budget=0.05, solver=5.0, suites=suites)
 
 
 def test_doppler_is_held_against_optima_and_bounds() -> None:
@@ -38,7 +38,7 @@ def test_doppler_is_held_against_optima_and_bounds() -> None:
 
 
 def test_the_small_problems_are_of_all_kinds_and_the_same_every_time() -> None:
-    settings = exact.Settings(suites={})
+    settings = exact.SETTINGS(suites={})
     given = [cell.given for cell in exact.cells(settings, {})]
     assert len(given) >= 36
     assert {each["ops"] for each in given} == set(range(8, 15))
@@ -56,4 +56,4 @@ def test_the_small_problems_are_of_all_kinds_and_the_same_every_time() -> None:
 
 def test_a_range_of_three_numbers_is_refused() -> None:
     with pytest.raises(ParamsError, match="ops"):
-        exact.Settings(ops=[1, 2, 3])
+        exact.SETTINGS(ops=[1, 2, 3])

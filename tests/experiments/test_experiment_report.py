@@ -13,7 +13,7 @@ from sample_cells import ABLATION, EPISODES, QUALITY, Samples
 from doppler.errors import DopplerError
 from doppler.experiments.headings import HEADINGS
 from doppler.experiments.report import (
-    Report,
+    ExperimentReport,
     build_report,
     markdown,
     render_report,
@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def report(folder: Path) -> Report:
+def report(folder: Path) -> ExperimentReport:
     return build_report(folder)
 
 
@@ -66,7 +66,7 @@ def assert_whole(page: str) -> None:
     Balanced(page)
 
 
-def test_page_shows_every_experiment_and_claim(report: Report) -> None:
+def test_page_shows_every_experiment_and_claim(report: ExperimentReport) -> None:
     page = render_report(report)
     assert_whole(page)
     for name, (title, _) in HEADINGS.items():
@@ -127,7 +127,7 @@ def test_a_damaged_cell_is_named_on_the_page(folder: Path, tmp_path: Path) -> No
     assert "broken.json" in markdown(report)
 
 
-def test_json(report: Report, tmp_path: Path) -> None:
+def test_json(report: ExperimentReport, tmp_path: Path) -> None:
     paths = write_report(report, tmp_path / "reports" / "experiments")
     assert [path.name for path in paths] == [
         "experiments.json",
@@ -150,7 +150,9 @@ def test_json(report: Report, tmp_path: Path) -> None:
     assert "samples_s" not in text
 
 
-def test_where_doppler_loses_it_is_said_in_a_table(tmp_path: Path, report: Report) -> None:
+def test_where_doppler_loses_it_is_said_in_a_table(
+    tmp_path: Path, report: ExperimentReport
+) -> None:
     assert "is above another method" not in render_report(report)
     samples = Samples(tmp_path, seeds=2, noise=0.0)
     samples.main("workloads", "won", "c", {"doppler": 1, "heft": 1.2})
@@ -168,7 +170,7 @@ def test_where_doppler_loses_it_is_said_in_a_table(tmp_path: Path, report: Repor
         assert "+11.11%" in text
 
 
-def test_tables_say_what_was_planted(report: Report) -> None:
+def test_tables_say_what_was_planted(report: ExperimentReport) -> None:
     tables = {table.title: table for each in report.sections for table in each.tables}
     ranking = tables["All methods"]
     assert [row[0].text for row in ranking.rows] == sorted(QUALITY, key=lambda m: QUALITY[m])
@@ -204,7 +206,7 @@ def test_page_and_markdown_escape_every_name(tmp_path: Path) -> None:
             assert "</script>\\|" in line
 
 
-def test_markdown_tables_are_complete(report: Report) -> None:
+def test_markdown_tables_are_complete(report: ExperimentReport) -> None:
     text = markdown(report)
     assert text.startswith("# ")
     columns = None
@@ -218,7 +220,7 @@ def test_markdown_tables_are_complete(report: Report) -> None:
     assert len(text) < 100_000
 
 
-def test_tables_for_trackers(report: Report) -> None:
+def test_tables_for_trackers(report: ExperimentReport) -> None:
     tables = {table.name: table for table in report_tables(report)}
     assert len(tables["claims"].rows) == len(report.claims)
     assert {"seconds_1", "scaling_1", "exact_1"} <= tables.keys()

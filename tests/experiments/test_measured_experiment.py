@@ -14,7 +14,7 @@ from doppler.experiments.interleaved import median_interval
 from doppler.graph.workloads.settings import WorkloadSettings
 
 
-def small(**values: Any) -> measured.Settings:
+def small(**values: Any) -> measured.SETTINGS:
     graph = WorkloadSettings(
         workload="ffnn",
         sizes={"batch": 64, "inputs": 64, "hidden": 64, "outputs": 64},
@@ -26,7 +26,7 @@ def small(**values: Any) -> measured.Settings:
         "budget": 0.02,
         "rounds": 3,
     }
-    return measured.Settings(**(given | values))
+    return measured.SETTINGS(**(given | values))
 
 
 def test_every_method_is_run_as_often_and_its_interval_holds_its_median() -> None:

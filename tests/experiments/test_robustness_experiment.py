@@ -17,7 +17,7 @@ GRAPHS = {"small": WorkloadSettings(workload="ffnn", sizes={}, tiles=2)}
 
 
 def test_every_method_is_judged_at_every_level() -> None:
-    settings = robustness.Settings(
+    settings = robustness.SETTINGS(
         suites={"w": [Grid(graphs=["small"], clusters=["uniform:2"])]},
         methods=["doppler", "heft"],
         jitter=[0.0, 0.3],

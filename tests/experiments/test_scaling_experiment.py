@@ -11,9 +11,9 @@ from doppler.errors import ParamsError
 from doppler.experiments import scaling
 
 
-def small(**values: Any) -> scaling.Settings:
+def small(**values: Any) -> scaling.SETTINGS:
     given: dict[str, Any] = {"repeats": 2, "most_seconds": 0.5, "episodes": 2}
-    return scaling.Settings(**(given | {"ops": {"doppler": [100, 2000]}} | values))
+    return scaling.SETTINGS(**(given | {"ops": {"doppler": [100, 2000]}} | values))
 
 
 def test_each_method_has_sizes_of_its_own() -> None:
@@ -23,7 +23,7 @@ def test_each_method_has_sizes_of_its_own() -> None:
         ("doppler", 200),
         ("placeto", 100),
     ]
-    assert {cell.given["method"] for cell in scaling.cells(scaling.Settings(), {})} == set(
+    assert {cell.given["method"] for cell in scaling.cells(scaling.SETTINGS(), {})} == set(
         scaling.SUBJECTS
     )
 

@@ -16,11 +16,11 @@ from doppler.graph.workloads.settings import WorkloadSettings
 GRAPHS = {"small": WorkloadSettings(workload="ffnn", sizes={}, tiles=2)}
 
 
-def small(**values: Any) -> search.Settings:
+def small(**values: Any) -> search.SETTINGS:
     cases = [Grid(graphs=["small"], clusters=["uniform:2"])]
     budgets = [search.Budget(seconds=0.05, seeds=2), search.Budget(seconds=0.1, seeds=1)]
     given: dict[str, Any] = {"cases": cases, "budgets": budgets, "jitter_seeds": 8}
-    return search.Settings(**(given | values))
+    return search.SETTINGS(**(given | values))
 
 
 def test_both_are_searched_with_every_budget_and_seed() -> None:

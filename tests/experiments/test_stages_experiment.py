@@ -12,7 +12,7 @@ from doppler.experiments import stages
 from doppler.graph.workloads.settings import WorkloadSettings
 
 
-def small(**values: Any) -> stages.Settings:
+def small(**values: Any) -> stages.SETTINGS:
     sizes: dict[str, int | float | bool]
     sizes = {"batch": 64, "inputs": 64, "hidden": 64, "outputs": 64}
     graph = WorkloadSettings(workload="ffnn", sizes=sizes, tiles={"batch": 2})
@@ -26,7 +26,7 @@ def small(**values: Any) -> stages.Settings:
         "batch": 4,
         "rounds": 3,
     }
-    return stages.Settings(**(given | values))
+    return stages.SETTINGS(**(given | values))
 
 
 @pytest.mark.slow

@@ -21,10 +21,10 @@ from doppler.simulator.bulk_synchronous import synchronous_makespan
 GRAPHS = {"small": WorkloadSettings(workload="ffnn", sizes={}, tiles=2)}
 
 
-def small() -> synchronous.Settings:
+def small() -> synchronous.SETTINGS:
     cases = [Grid(graphs=["small"], clusters=["p100x4"])]
     methods = ["critical_path", "sibling_affinity"]
-    return synchronous.Settings(suites={"w": cases}, methods=methods, budget=0.05, search=0.05)
+    return synchronous.SETTINGS(suites={"w": cases}, methods=methods, budget=0.05, search=0.05)
 
 
 def test_a_cell_runs_every_placement_both_ways() -> None:
@@ -60,4 +60,4 @@ def test_the_search_finds_what_is_easy() -> None:
 
 def test_a_method_that_there_is_not_is_named() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'heft'"):
-        synchronous.Settings(methods=["hept"])
+        synchronous.SETTINGS(methods=["hept"])

@@ -20,10 +20,10 @@ GRAPHS = {
 }
 
 
-def small(**values: Any) -> transfer.Settings:
-    pair = transfer.Pair(kind="workload", source="one@uniform:2", target="other@uniform:3")
+def small(**values: Any) -> transfer.SETTINGS:
+    pair = transfer.TransferPair(kind="workload", source="one@uniform:2", target="other@uniform:3")
     given: dict[str, Any] = {"pairs": [pair], "seeds": 2, "episodes": 32, "batch": 4}
-    return transfer.Settings(**(given | values))
+    return transfer.SETTINGS(**(given | values))
 
 
 def test_a_policy_goes_on_with_a_share_of_the_episodes() -> None:
@@ -63,6 +63,6 @@ def test_bad_settings_are_named(values: dict[str, Any], named: str) -> None:
 
 
 def test_an_unknown_graph_is_named() -> None:
-    pair = transfer.Pair(kind="workload", source="two@uniform:2", target="one@uniform:2")
+    pair = transfer.TransferPair(kind="workload", source="two@uniform:2", target="one@uniform:2")
     with pytest.raises(UnknownNameError, match="two"):
         list(transfer.cells(small(pairs=[pair]), GRAPHS))

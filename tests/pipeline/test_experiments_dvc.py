@@ -1,4 +1,4 @@
-"""The pipeline of the experiments under DVC: cells are kept, a killed run goes on, a second idles."""
+"""The experiments under DVC: cells are kept, a killed run goes on, a second does nothing."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ EDGE_FEATURES = 2
 BATCH = 16
 #: A fifth of the episodes are the teacher's. With one step of the optimizer for each batch of them,
 #: Stage I ended far from its teacher, and Stage II began with episodes that took twice as long.
-SETTINGS = DualSettings(
+PUBLISHED = DualSettings(
     runtime="fifo",
     imitation=0.2,
     imitation_steps=8,
@@ -216,7 +216,7 @@ def published_learner(problem: Problem, seed: int = 0, threads: int = 1) -> Dual
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         policy = PublishedPolicy()
-    return DualLearner(problem, policy, SETTINGS, threads=threads)
+    return DualLearner(problem, policy, PUBLISHED, threads=threads)
 
 
 def doppler_paper(problem: Problem, *, budget: float = 0.0, seed: int = 0) -> Solution:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from doppler.baselines.doppler_paper import (
     NODE_FEATURES,
-    SETTINGS,
+    PUBLISHED,
     PublishedInputs,
     PublishedPolicy,
     published_inputs,
@@ -85,7 +85,7 @@ def repeated(inputs: PublishedInputs, count: int) -> PublishedInputs:
 
 
 class StepwiseLearner:
-    """Trains it on one problem; see :class:`doppler.training.single.Learner`.
+    """Trains it on one problem; see :class:`doppler.training.single.EpisodeLearner`.
 
     A batch of episodes is played side by side. A step costs O(episodes x (V + E)), so that an
     episode costs O(V (V + E)).
@@ -103,7 +103,7 @@ class StepwiseLearner:
     def __init__(
         self,
         problem: Problem,
-        settings: DualSettings = SETTINGS,
+        settings: DualSettings = PUBLISHED,
         sizes: Sizes | None = None,
         seed: int = 0,
     ) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from doppler.baselines.doppler_paper import SETTINGS, PublishedPolicy
+from doppler.baselines.doppler_paper import PUBLISHED, PublishedPolicy
 from doppler.baselines.stepwise import StepwiseLearner
 from doppler.cases import Grid, Grids
 from doppler.cases import cases as cases_of
@@ -20,11 +20,10 @@ from doppler.graph.workloads.settings import Graphs
 from doppler.policy.features import FeatureSet
 from doppler.policy.frozen import Sizes
 from doppler.problem import Problem
-from doppler.settings import Count
-from doppler.settings import Settings as Base
+from doppler.settings import Count, Settings
 from doppler.training.case import new_policy
 from doppler.training.dual_learner import DualLearner, DualSettings
-from doppler.training.single import Learner, learn
+from doppler.training.single import EpisodeLearner, learn
 
 NAME = "ablation"
 EXCLUSIVE = False
@@ -36,26 +35,26 @@ WORKLOADS = Grid(
 )
 
 
-def published(problem: Problem, seed: int, **changed: Any) -> Learner:
+def published(problem: Problem, seed: int, **changed: Any) -> EpisodeLearner:
     """Make the published method; what does not learn chooses as critical path does."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         policy = PublishedPolicy(SMALL)
-    return DualLearner(problem, policy, replace(SETTINGS, **changed))
+    return DualLearner(problem, policy, replace(PUBLISHED, **changed))
 
 
-def ours(problem: Problem, seed: int, features: str = "full", **changed: Any) -> Learner:
+def ours(problem: Problem, seed: int, features: str = "full", **changed: Any) -> EpisodeLearner:
     """Start our own policy, without hints and search."""
     policy = new_policy(seed, features=FeatureSet.named(features))
     return DualLearner(problem, policy, DualSettings(**changed))
 
 
-def per_step(problem: Problem, seed: int) -> Learner:
+def per_step(problem: Problem, seed: int) -> EpisodeLearner:
     """Make the published method with message passing at every step."""
-    return StepwiseLearner(problem, SETTINGS, SMALL, seed)
+    return StepwiseLearner(problem, PUBLISHED, SMALL, seed)
 
 
-Make = Callable[[Problem, int], Learner]
+Make = Callable[[Problem, int], EpisodeLearner]
 #: What is compared within a family; all learn from the same start by as many episodes.
 FAMILIES: dict[str, dict[str, Make]] = {
     "paper": {
@@ -79,7 +78,7 @@ FAMILIES: dict[str, dict[str, Make]] = {
 }
 
 
-class Messages(Base):
+class Messages(Settings):
     """The comparison of message passing per step and per episode, which costs O(V^2) an episode.
 
     Attributes
@@ -95,7 +94,7 @@ class Messages(Base):
     seeds: Count = 5
 
 
-class Settings(Base):
+class AblationSettings(Settings):
     """What is compared.
 
     Attributes
@@ -114,10 +113,15 @@ class Settings(Base):
     messages: Annotated[Messages, Field(default_factory=Messages)]
 
 
-def cells(settings: Settings, graphs: Graphs) -> Iterator[Cell]:
+SETTINGS = AblationSettings
+
+
+def cells(settings: AblationSettings, graphs: Graphs) -> Iterator[Cell]:
     """One for each family, case and seed."""
     for family in FAMILIES:
-        chosen: Settings | Messages = settings.messages if family == "messages" else settings
+        chosen: AblationSettings | Messages = (
+            settings.messages if family == "messages" else settings
+        )
         slow = 0.3 if family == "messages" else 0.012
         for case in cases_of(chosen.cases):
             for seed in range(chosen.seeds):

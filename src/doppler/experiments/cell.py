@@ -52,13 +52,13 @@ class Experiment(Protocol):
     NAME : str
     EXCLUSIVE : bool
         Whether a cell needs the whole machine: it measures time or uses every core.
-    Settings : type
-        Of its section in the parameter file; every setting has a default.
+    SETTINGS : type
+        Of its section in the parameter file.
     """
 
     NAME: str
     EXCLUSIVE: bool
-    Settings: type[Settings]
+    SETTINGS: type[Settings]
 
     @staticmethod
     def cells(settings: Any, graphs: Graphs) -> Sequence[Cell]:

@@ -10,7 +10,7 @@ import numpy as np
 from doppler.experiments.contrasts import (
     LEARNED_BASELINES,
     Makespans,
-    Pair,
+    RatioPair,
     ablation_table,
     best_rival,
     by_case,
@@ -283,20 +283,20 @@ def _everywhere(results: Results) -> list[Claim]:
     return found
 
 
-def synchronous_pairs(results: Results, method: str | None = None) -> list[Pair]:
+def synchronous_pairs(results: Results, method: str | None = None) -> list[RatioPair]:
     """Ratios of work-conserving to bulk-synchronous execution of the same placement."""
     return [
-        Pair(cell.given.case, cell.given.seed, run.work_conserving_s / run.synchronous_s)
+        RatioPair(cell.given.case, cell.given.seed, run.work_conserving_s / run.synchronous_s)
         for cell in results.synchronous
         for run in cell.result.runs
         if method is None or run.method == method
     ]
 
 
-def best_of_both(results: Results) -> list[Pair]:
+def best_of_both(results: Results) -> list[RatioPair]:
     """Ratios of the best work-conserving to the best bulk-synchronous run of any placement."""
     return [
-        Pair(
+        RatioPair(
             cell.given.case,
             cell.given.seed,
             min(run.work_conserving_s for run in cell.result.runs)
@@ -447,13 +447,13 @@ def _stages(results: Results) -> list[Claim]:
     ]
 
 
-def learning_pairs(cells: Iterable[EpisodesCell], method: str) -> dict[str, list[Pair]]:
+def learning_pairs(cells: Iterable[EpisodesCell], method: str) -> dict[str, list[RatioPair]]:
     """Ratios of the mean of the last batch to that of the first, by graph."""
-    found: dict[str, list[Pair]] = {}
+    found: dict[str, list[RatioPair]] = {}
     for cell in cells:
         for run in cell.result.runs:
             if run.method == method:
-                pair = Pair(cell.given.cluster, cell.given.seed, run.last_s / run.first_s)
+                pair = RatioPair(cell.given.cluster, cell.given.seed, run.last_s / run.first_s)
                 found.setdefault(cell.given.graph, []).append(pair)
     return found
 
@@ -505,10 +505,10 @@ def _baselines_learn(results: Results) -> list[Claim]:
 
 def transfer_pairs(
     results: Results, kind: str, column: str = "few_shot_s", base: str = "scratch_s"
-) -> list[Pair]:
+) -> list[RatioPair]:
     """Ratios of few-shot or zero-shot makespans to those from scratch."""
     return [
-        Pair(
+        RatioPair(
             f"{cell.given.source} → {cell.given.target}",
             cell.given.seed,
             float(getattr(cell.result, column)) / float(getattr(cell.result, base)),
@@ -638,12 +638,12 @@ def _least(found: Estimate) -> float:
     return found.value if found.low is None else found.low
 
 
-def search_pairs(results: Results) -> dict[float, list[Pair]]:
+def search_pairs(results: Results) -> dict[float, list[RatioPair]]:
     """Ratios of search with the policy to search alone, by budget."""
-    found: dict[float, list[Pair]] = {}
+    found: dict[float, list[RatioPair]] = {}
     for cell in sorted(results.search, key=lambda cell: cell.given.budget):
         ratio = cell.result.with_policy_s / cell.result.search_alone_s
-        pair = Pair(cell.given.case, cell.given.seed, ratio)
+        pair = RatioPair(cell.given.case, cell.given.seed, ratio)
         found.setdefault(cell.given.budget, []).append(pair)
     return found
 

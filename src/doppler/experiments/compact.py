@@ -8,7 +8,6 @@ from typing import Any
 
 from doppler.experiments.results import (
     AblationCell,
-    Cell,
     EpisodesCell,
     ExactCell,
     MeasuredCell,
@@ -18,6 +17,7 @@ from doppler.experiments.results import (
     SearchCell,
     SecondsCell,
     StagesCell,
+    StoredCell,
     SynchronousCell,
     TransferCell,
 )
@@ -46,7 +46,7 @@ def short(value: float | None) -> float | None:
 
 
 @singledispatch
-def figures(cell: Cell) -> dict[str, Any]:
+def figures(cell: StoredCell) -> dict[str, Any]:
     """Return the key figures of a cell."""
     raise TypeError(cell)
 

@@ -30,7 +30,7 @@ LEARNED_BASELINES = ("placeto", "gdp")
 RUNTIME, JITTER = "priority", 0.1
 
 
-class Pair(NamedTuple):
+class RatioPair(NamedTuple):
     """The ratio of two makespans on one case with one seed."""
 
     case: str
@@ -139,7 +139,7 @@ def methods_in(table: Makespans) -> list[str]:
     return list(dict.fromkeys(name for row in table.values() for name in row))
 
 
-def pairs(table: Makespans, ours: str, theirs: str | Sequence[str]) -> list[Pair]:
+def pairs(table: Makespans, ours: str, theirs: str | Sequence[str]) -> list[RatioPair]:
     """Ratios of a method to a rival, where both are there.
 
     Parameters
@@ -156,7 +156,7 @@ def pairs(table: Makespans, ours: str, theirs: str | Sequence[str]) -> list[Pair
         rival = _best(list(rows.values()), rivals)
         if rival is not None:
             found += [
-                Pair(case, seed, row[ours] / row[rival])
+                RatioPair(case, seed, row[ours] / row[rival])
                 for seed, row in rows.items()
                 if ours in row and rival in row
             ]
@@ -177,7 +177,7 @@ def _best(rows: Sequence[Mapping[str, float]], rivals: Sequence[str]) -> str | N
     return min(means, key=lambda name: means[name]) if means else None
 
 
-def over_cases(found: Sequence[Pair]) -> Estimate | None:
+def over_cases(found: Sequence[RatioPair]) -> Estimate | None:
     """Geometric mean; its interval says what other cases would show.
 
     The seeds of a case are averaged first.
@@ -186,7 +186,7 @@ def over_cases(found: Sequence[Pair]) -> Estimate | None:
     return geometric_mean(list(means.values())) if means else None
 
 
-def over_seeds(found: Sequence[Pair]) -> Estimate | None:
+def over_seeds(found: Sequence[RatioPair]) -> Estimate | None:
     """Geometric mean; its interval says what other seeds would show on the same cases.
 
     The cases of a seed are averaged first.
@@ -195,7 +195,7 @@ def over_seeds(found: Sequence[Pair]) -> Estimate | None:
     return geometric_mean(list(means.values())) if means else None
 
 
-def by_case(found: Sequence[Pair]) -> dict[str, Estimate]:
+def by_case(found: Sequence[RatioPair]) -> dict[str, Estimate]:
     """Geometric mean of each case, with its interval over seeds."""
     ratios: dict[str, list[float]] = {}
     for pair in found:

@@ -16,8 +16,7 @@ from doppler.experiments.problems import (
     suite_cases,
 )
 from doppler.graph.workloads.settings import Graphs
-from doppler.settings import Count, name_of
-from doppler.settings import Settings as Base
+from doppler.settings import Count, Settings, name_of
 from doppler.training.single import learn
 
 NAME = "episodes"
@@ -25,7 +24,7 @@ EXCLUSIVE = False
 Learning = Annotated[str, name_of("method", LEARNERS)]
 
 
-class Settings(Base):
+class EpisodesSettings(Settings):
     """What is compared.
 
     Attributes
@@ -55,7 +54,10 @@ class Settings(Base):
     most_episodes: dict[Learning, Count] = Field({})
 
 
-def cells(settings: Settings, graphs: Graphs) -> Iterator[Cell]:
+SETTINGS = EpisodesSettings
+
+
+def cells(settings: EpisodesSettings, graphs: Graphs) -> Iterator[Cell]:
     """One for each case and seed."""
     for suite, given in suite_cases(settings.suites, graphs, settings.published):
         for seed in range(settings.seeds):

@@ -18,8 +18,7 @@ from doppler.graph import Graph
 from doppler.graph.workloads.settings import Graphs
 from doppler.methods import solve
 from doppler.problem import Problem
-from doppler.settings import Count, Positive, Seed, Whole
-from doppler.settings import Settings as Base
+from doppler.settings import Count, Positive, Seed, Settings, Whole
 
 NAME = "exact"
 EXCLUSIVE = False
@@ -32,7 +31,7 @@ CLUSTERS = ("uniform", "queued", "uniform", "mixed")
 Range = Annotated[list[Count], Field(min_length=2, max_length=2)]
 
 
-class Settings(Base):
+class ExactSettings(Settings):
     """What is proven, and what is bounded.
 
     Attributes
@@ -78,7 +77,10 @@ class Settings(Base):
     published: str = PUBLISHED_FOLDER
 
 
-def cells(settings: Settings, graphs: Graphs) -> Iterator[Cell]:
+SETTINGS = ExactSettings
+
+
+def cells(settings: ExactSettings, graphs: Graphs) -> Iterator[Cell]:
     """One for each small problem, and one for each case to bound."""
     fewest_ops, most_ops = settings.ops
     fewest, most = settings.devices

@@ -17,7 +17,7 @@ from doppler.problem import Problem
 from doppler.schedule.ranks import rank_of
 from doppler.training.case import new_policy
 from doppler.training.dual_learner import DualLearner, DualSettings
-from doppler.training.single import Batch, Curve, Learned, Learner, costs_of
+from doppler.training.single import Batch, EpisodeCurve, EpisodeLearner, LearnedPlacement, costs_of
 
 #: Hints that the pretrained policy's batches take turns with.
 HINTS = 2
@@ -59,7 +59,7 @@ class Restarts:
         return self._best[1]
 
 
-def untrained(problem: Problem, seed: int) -> Learner:
+def untrained(problem: Problem, seed: int) -> EpisodeLearner:
     """Start our own policy, without hints and search."""
     return DualLearner(problem, new_policy(seed))
 
@@ -71,26 +71,26 @@ def untrained_dual(name: str, problem: Problem, seed: int) -> DualLearner:
     return learner
 
 
-def trained(problem: Problem, seed: int) -> Learner:
+def trained(problem: Problem, seed: int) -> EpisodeLearner:
     """Go on from the policy of the package, with hints and without search."""
     hints = [make_hint(problem, devices) for devices, _ in whole_graph(problem, HINTS, seed)]
     settings = DualSettings(learning_rate=TRAINED_RATE)
     return DualLearner(problem, load_policy(PRETRAINED), settings, hints)
 
 
-def _gdp(problem: Problem, seed: int) -> Learner:
+def _gdp(problem: Problem, seed: int) -> EpisodeLearner:
     from doppler.baselines.gdp import GdpLearner
 
     return GdpLearner(problem, seed=seed)
 
 
-def _placeto(problem: Problem, seed: int) -> Learner:
+def _placeto(problem: Problem, seed: int) -> EpisodeLearner:
     from doppler.baselines.placeto import PlacetoLearner
 
     return PlacetoLearner(problem, seed=seed)
 
 
-LEARNERS: dict[str, Callable[[Problem, int], Learner]] = {
+LEARNERS: dict[str, Callable[[Problem, int], EpisodeLearner]] = {
     "critical_path": lambda problem, seed: Restarts(problem),
     "critical_path, first ready": lambda problem, seed: Restarts(problem, "fifo"),
     "placeto": _placeto,
@@ -104,7 +104,7 @@ LEARNERS: dict[str, Callable[[Problem, int], Learner]] = {
 UNTRAINED = ("doppler-paper", "doppler-policy")
 
 
-def run_of(found: Learned) -> dict[str, Any]:
+def run_of(found: LearnedPlacement) -> dict[str, Any]:
     """Say as plain JSON what came of learning."""
     return {
         "makespan_s": found.makespan,
@@ -116,7 +116,7 @@ def run_of(found: Learned) -> dict[str, Any]:
     }
 
 
-def curve_of(curve: Curve) -> dict[str, list[float]]:
+def curve_of(curve: EpisodeCurve) -> dict[str, list[float]]:
     """Say a curve as plain JSON, to six digits."""
     return {
         "episodes": curve.episodes.tolist(),

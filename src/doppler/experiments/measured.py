@@ -15,8 +15,7 @@ from doppler.graph.workloads.settings import Graphs, WorkloadSettings
 from doppler.methods import METHODS, solve
 from doppler.problem import Problem
 from doppler.profiling import profile
-from doppler.settings import Count, Name, Positive, Seed, name_of
-from doppler.settings import Settings as Base
+from doppler.settings import Count, Name, Positive, Seed, Settings, name_of
 from doppler.simulator import makespan_of
 from doppler.torch_threads import one_torch_thread
 
@@ -46,7 +45,7 @@ def small_graphs() -> dict[str, WorkloadSettings]:
     }
 
 
-class Settings(Base):
+class MeasuredSettings(Settings):
     """What is measured.
 
     Attributes
@@ -75,7 +74,10 @@ class Settings(Base):
     seed: Seed = 0
 
 
-def cells(settings: Settings, graphs: Graphs) -> Iterator[Cell]:
+SETTINGS = MeasuredSettings
+
+
+def cells(settings: MeasuredSettings, graphs: Graphs) -> Iterator[Cell]:
     """One for each graph: its methods are run in turns."""
     given = settings.model_dump(mode="json", exclude={"graphs"})
     count = len(settings.methods)

@@ -19,7 +19,7 @@ from doppler.experiments.claims import (
 )
 from doppler.experiments.contrasts import (
     Makespans,
-    Pair,
+    RatioPair,
     ablation_table,
     by_case,
     excess,
@@ -413,7 +413,7 @@ def _disturbed(
         methods = methods_in(makespans)
         for method in methods:
             ratios = [
-                Pair(case, seed, row[method] / informed[case, seed, level])
+                RatioPair(case, seed, row[method] / informed[case, seed, level])
                 for (case, seed), row in makespans.items()
                 if method in row
             ]
@@ -525,7 +525,7 @@ def _budget_curves(results: Results) -> Chart:
         for budget in sorted({cell.given.budget for cell in results.search}):
             mean = over_cases(
                 [
-                    Pair(
+                    RatioPair(
                         cell.given.case,
                         cell.given.seed,
                         float(getattr(cell.result, column)) / least[cell.given.case],

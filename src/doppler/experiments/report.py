@@ -42,7 +42,7 @@ _NOTES = (
 
 
 @dataclass(frozen=True)
-class Report:
+class ExperimentReport:
     """All that is shown.
 
     Attributes
@@ -78,7 +78,7 @@ class LoggedTable(NamedTuple):
     rows: list[list[str | float | None]]
 
 
-def build_report(folder: Path) -> Report:
+def build_report(folder: Path) -> ExperimentReport:
     """Make the report of the cells below a folder, ``{experiment}/{name}.json``.
 
     Timelines in its folder ``timelines`` are drawn too.
@@ -100,9 +100,9 @@ def build_report(folder: Path) -> Report:
 
 def report_of(
     results: Results, timelines: Sequence[CaseTimeline] = (), faults: Sequence[str] = ()
-) -> Report:
+) -> ExperimentReport:
     """Make the report of cells that were read."""
-    return Report(
+    return ExperimentReport(
         tuple(claims(results)),
         tuple(sections(results)),
         compact_cells(results),
@@ -112,7 +112,7 @@ def report_of(
     )
 
 
-def write_report(report: Report, stem: Path) -> list[Path]:
+def write_report(report: ExperimentReport, stem: Path) -> list[Path]:
     """Write ``STEM.json``, ``STEM.html`` and ``STEM.md``, each whole or not at all.
 
     Raises
@@ -126,7 +126,7 @@ def write_report(report: Report, stem: Path) -> list[Path]:
     ]
 
 
-def report_tables(report: Report) -> Iterator[LoggedTable]:
+def report_tables(report: ExperimentReport) -> Iterator[LoggedTable]:
     """Yield every table for W&B, the claims first; numbers where there are numbers."""
     columns = ("topic", "claim", "paper", "ours", "low", "high", "verdict", "remark")
     entries = [claim.to_json() for claim in report.claims]
@@ -148,7 +148,7 @@ def report_tables(report: Report) -> Iterator[LoggedTable]:
             )
 
 
-def markdown(report: Report) -> str:
+def markdown(report: ExperimentReport) -> str:
     """Write the verdicts and the tables as Markdown, without charts and what is folded."""
     parts = [f"# {TITLE}", f"{_summary(report)}", "## Verdicts", _rules(), _claims_markdown(report)]
     parts += [f"Left out: {markdown_cell(fault)}" for fault in report.faults]
@@ -175,7 +175,7 @@ def _marked(cell: Entry) -> str:
     return f"**{cell.text}**" if cell.bad else cell.text
 
 
-def _claims_markdown(report: Report) -> str:
+def _claims_markdown(report: ExperimentReport) -> str:
     rows = [
         [
             claim.topic,
@@ -202,7 +202,7 @@ def _without_strips(table: Table) -> Table:
     )
 
 
-def _json(report: Report) -> str:
+def _json(report: ExperimentReport) -> str:
     """Write one claim and one cell a line: small, and a change is seen in a diff."""
     data = report.to_json()
     parts = []
@@ -215,7 +215,7 @@ def _json(report: Report) -> str:
     return "{" + ",\n".join(parts) + "}\n"
 
 
-def render_report(report: Report) -> str:
+def render_report(report: ExperimentReport) -> str:
     """Write the report as one HTML page that needs no other file and no network."""
     return render(
         "doppler.experiments",
@@ -233,7 +233,7 @@ def render_report(report: Report) -> str:
     )
 
 
-def _summary(report: Report) -> str:
+def _summary(report: ExperimentReport) -> str:
     run = Counter(cell["experiment"] for cell in report.cells)
     absent = [section.title for section in report.sections if section.name not in run]
     said = (
@@ -243,7 +243,7 @@ def _summary(report: Report) -> str:
     return said + (f"; not run: {', '.join(absent)}" if absent else "")
 
 
-def _cards(report: Report) -> list[dict[str, str]]:
+def _cards(report: ExperimentReport) -> list[dict[str, str]]:
     counts = Counter(claim.verdict for claim in report.claims)
     absent = sum(claim.estimate is None for claim in report.claims)
     notes = {

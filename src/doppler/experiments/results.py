@@ -19,13 +19,13 @@ Count = Annotated[int, Field(ge=1)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class Record(BaseModel):
+class StoredRecord(BaseModel):
     """Base of what a stored cell holds: more keys than these may be there."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True, defer_build=True)
 
 
-class Given(Record):
+class Given(StoredRecord):
     """What tells a cell from the others of its experiment, and its settings."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True, defer_build=True)
@@ -51,7 +51,7 @@ class CaseGiven(Given):
         return f"{self.graph} on {self.cluster}"
 
 
-class LearningCurve(Record):
+class LearningCurve(StoredRecord):
     """Mean and best simulated seconds after each batch of episodes."""
 
     episodes: list[Finite]
@@ -66,7 +66,7 @@ class LearningCurve(Record):
         return self
 
 
-class MethodRun(Record):
+class MethodRun(StoredRecord):
     """A method and the makespan of its placement."""
 
     method: str
@@ -92,7 +92,7 @@ class EpisodesRun(MethodRun):
     curve: LearningCurve
 
 
-class SynchronousRun(Record):
+class SynchronousRun(StoredRecord):
     """A placement under both kinds of run-time."""
 
     method: str
@@ -100,7 +100,7 @@ class SynchronousRun(Record):
     synchronous_s: Time
 
 
-class AblationRun(Record):
+class AblationRun(StoredRecord):
     """A variant of the policy."""
 
     variant: str
@@ -110,7 +110,7 @@ class AblationRun(Record):
     curve: LearningCurve | None = None
 
 
-class StagesRun(Record):
+class StagesRun(StoredRecord):
     """Some stages of the training, measured on the engine."""
 
     stages: str
@@ -121,7 +121,7 @@ class StagesRun(Record):
     curve: LearningCurve | None = None
 
 
-class MeasuredRun(Record):
+class MeasuredRun(StoredRecord):
     """A placement on the engine."""
 
     method: str
@@ -132,7 +132,7 @@ class MeasuredRun(Record):
     samples_s: list[Time] = Field(min_length=1)
 
 
-class RobustnessRow(Record):
+class RobustnessRow(StoredRecord):
     """Every method at one level of what disturbs, and who plans knowing it."""
 
     kind: Literal["jitter", "costs"]
@@ -141,7 +141,7 @@ class RobustnessRow(Record):
     informed_s: Time
 
 
-class Cell(Record):
+class StoredCell(StoredRecord):
     """A stored cell; ``NAME`` is its experiment."""
 
     NAME: ClassVar[str]
@@ -150,7 +150,7 @@ class Cell(Record):
     seconds: Finite = 0.0
 
 
-class _Sized(Record):
+class _Sized(StoredRecord):
     ops: Count
     devices: Count
     lower_bound_s: Finite
@@ -160,7 +160,7 @@ class _SecondsResult(_Sized):
     runs: list[SecondsRun]
 
 
-class SecondsCell(Cell):
+class SecondsCell(StoredCell):
     """Every method on a case at equal seconds."""
 
     NAME: ClassVar[str] = "seconds"
@@ -172,7 +172,7 @@ class _EpisodesResult(_Sized):
     runs: list[EpisodesRun]
 
 
-class EpisodesCell(Cell):
+class EpisodesCell(StoredCell):
     """Every learned method on a case at equal episodes."""
 
     NAME: ClassVar[str] = "episodes"
@@ -180,11 +180,11 @@ class EpisodesCell(Cell):
     result: _EpisodesResult
 
 
-class _SynchronousResult(Record):
+class _SynchronousResult(StoredRecord):
     runs: list[SynchronousRun]
 
 
-class SynchronousCell(Cell):
+class SynchronousCell(StoredCell):
     """Placements of a case under both kinds of run-time."""
 
     NAME: ClassVar[str] = "synchronous"
@@ -196,11 +196,11 @@ class _AblationGiven(CaseGiven):
     family: Literal["paper", "ours", "messages"]
 
 
-class _AblationResult(Record):
+class _AblationResult(StoredRecord):
     runs: list[AblationRun]
 
 
-class AblationCell(Cell):
+class AblationCell(StoredCell):
     """Variants of a policy on a case."""
 
     NAME: ClassVar[str] = "ablation"
@@ -213,11 +213,11 @@ class _StagesGiven(Given):
     seed: int = 0
 
 
-class _StagesResult(Record):
+class _StagesResult(StoredRecord):
     runs: list[StagesRun]
 
 
-class StagesCell(Cell):
+class StagesCell(StoredCell):
     """Stages of the training on a graph, on the engine."""
 
     NAME: ClassVar[str] = "stages"
@@ -232,7 +232,7 @@ class _TransferGiven(Given):
     seed: int = 0
 
 
-class _TransferResult(Record):
+class _TransferResult(StoredRecord):
     scratch_s: Time
     zero_shot_s: Time
     few_shot_s: Time
@@ -243,7 +243,7 @@ class _TransferResult(Record):
     curve_few: LearningCurve | None = None
 
 
-class TransferCell(Cell):
+class TransferCell(StoredCell):
     """A policy of one problem that goes on on another, beside one from scratch."""
 
     NAME: ClassVar[str] = "transfer"
@@ -255,7 +255,7 @@ class _ScalingGiven(Given):
     method: str
 
 
-class _ScalingResult(Record):
+class _ScalingResult(StoredRecord):
     ops: Count
     train_step_s: Time | None = None
     inference_s: Time | None = None
@@ -264,7 +264,7 @@ class _ScalingResult(Record):
     inference_memory_bytes: Amount | None = None
 
 
-class ScalingCell(Cell):
+class ScalingCell(StoredCell):
     """Time and memory of a method at one size."""
 
     NAME: ClassVar[str] = "scaling"
@@ -272,11 +272,11 @@ class ScalingCell(Cell):
     result: _ScalingResult
 
 
-class _RobustnessResult(Record):
+class _RobustnessResult(StoredRecord):
     rows: list[RobustnessRow]
 
 
-class RobustnessCell(Cell):
+class RobustnessCell(StoredCell):
     """Placements of a case under what they were not planned for."""
 
     NAME: ClassVar[str] = "robustness"
@@ -288,12 +288,12 @@ class _SearchGiven(CaseGiven):
     budget: Size
 
 
-class _SearchResult(Record):
+class _SearchResult(StoredRecord):
     with_policy_s: Time
     search_alone_s: Time
 
 
-class SearchCell(Cell):
+class SearchCell(StoredCell):
     """Search with and without a policy for the same seconds."""
 
     NAME: ClassVar[str] = "search"
@@ -308,7 +308,7 @@ class _ExactGiven(Given):
     number: int | None = None
 
 
-class _ExactResult(Record):
+class _ExactResult(StoredRecord):
     doppler_s: Time
     bound_s: Finite | None = None
     simple_bound_s: Finite | None = None
@@ -318,7 +318,7 @@ class _ExactResult(Record):
     critical_path_s: Time | None = None
 
 
-class ExactCell(Cell):
+class ExactCell(StoredCell):
     """An optimum of a small graph, or a bound of a large one."""
 
     NAME: ClassVar[str] = "exact"
@@ -339,11 +339,11 @@ class _MeasuredGiven(Given):
     devices: int = 2
 
 
-class _MeasuredResult(Record):
+class _MeasuredResult(StoredRecord):
     runs: list[MeasuredRun]
 
 
-class MeasuredCell(Cell):
+class MeasuredCell(StoredCell):
     """Every method on a graph, on the engine."""
 
     NAME: ClassVar[str] = "measured"
@@ -357,7 +357,7 @@ class Results:
 
     Attributes
     ----------
-    seconds, episodes, ... : tuple of Cell
+    seconds, episodes, ... : tuple of StoredCell
         Empty where an experiment was not run.
     faults : tuple of str
         One line for each file that cannot be used; it names the file and the fix.
@@ -377,12 +377,12 @@ class Results:
     faults: tuple[str, ...] = ()
 
     @property
-    def experiments(self) -> dict[str, tuple[Cell, ...]]:
+    def experiments(self) -> dict[str, tuple[StoredCell, ...]]:
         """The cells by the name of their experiment."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "faults"}
 
 
-C = TypeVar("C", bound=Cell)
+C = TypeVar("C", bound=StoredCell)
 
 
 def load_results(folder: Path) -> Results:

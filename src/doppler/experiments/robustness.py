@@ -18,8 +18,7 @@ from doppler.graph.workloads.settings import Graphs
 from doppler.methods import LEARNED, METHODS, fresh_seeds, solve
 from doppler.placement import Placement
 from doppler.problem import Problem
-from doppler.settings import Count, NotNegative, Positive
-from doppler.settings import Settings as Base
+from doppler.settings import Count, NotNegative, Positive, Settings
 from doppler.simulator import DEFAULT_JITTER, check_memory, spread
 
 NAME = "robustness"
@@ -29,7 +28,7 @@ Method = Annotated[str, AfterValidator(lambda name: check_name(name, "method", M
 Levels = Annotated[list[NotNegative], Field(min_length=1)]
 
 
-class Settings(Base):
+class RobustnessSettings(Settings):
     """What is disturbed, and how much.
 
     Attributes
@@ -80,7 +79,10 @@ class Settings(Base):
     seeds: Count = 5
 
 
-def cells(settings: Settings, graphs: Graphs) -> Iterator[Cell]:
+SETTINGS = RobustnessSettings
+
+
+def cells(settings: RobustnessSettings, graphs: Graphs) -> Iterator[Cell]:
     """One for each case and seed, with all levels: what is planned once is judged at each."""
     plans = len(settings.methods) * (1 + len(settings.costs)) + len(settings.jitter) + 1
     for suite, given in suite_cases(settings.suites, graphs, settings.published):

@@ -24,7 +24,7 @@ from doppler.policy.checkpoint import PRETRAINED, load_frozen
 from doppler.policy.rollout import GREEDY, Roller
 from doppler.problem import Problem
 from doppler.settings import Count, Positive, Seed, name_of
-from doppler.settings import Settings as Base
+from doppler.settings import Settings
 
 if TYPE_CHECKING:
     from doppler.training.single import Learner
@@ -90,7 +90,7 @@ def _sizes() -> dict[str, list[int]]:
     return sizes | {"placeto": [125, 250, 500, 1_000]}
 
 
-class Settings(Base):
+class ScalingSettings(Settings):
     """What is measured.
 
     Attributes
@@ -124,7 +124,10 @@ class Settings(Base):
     seed: Seed = 0
 
 
-def cells(settings: Settings, graphs: Graphs) -> Iterator[Cell]:
+SETTINGS = ScalingSettings
+
+
+def cells(settings: ScalingSettings, graphs: Graphs) -> Iterator[Cell]:
     """One for each method and number of ops."""
     given = settings.model_dump(exclude={"ops"})
     for method, sizes in settings.ops.items():

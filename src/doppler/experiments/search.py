@@ -14,8 +14,7 @@ from doppler.experiments.cell import Cell
 from doppler.experiments.problems import given_case, problem_of
 from doppler.graph.workloads.settings import Graphs
 from doppler.policy.checkpoint import PRETRAINED, load_frozen
-from doppler.settings import Count, Fraction, Positive
-from doppler.settings import Settings as Base
+from doppler.settings import Count, Fraction, Positive, Settings
 
 NAME = "search"
 EXCLUSIVE = False
@@ -25,14 +24,14 @@ ALONE = tuple(start for start in portfolio.STARTS if start != "policy")
 _OVERHEAD = 1.0
 
 
-class Budget(Base):
+class Budget(Settings):
     """Seconds that each of the two has, and with how many seeds they are run."""
 
     seconds: Positive
     seeds: Count = 5
 
 
-class Settings(Base):
+class SearchSettings(Settings):
     """What is searched, and for how long.
 
     Attributes
@@ -67,7 +66,10 @@ class Settings(Base):
     jitter_seeds: Count = 64
 
 
-def cells(settings: Settings, graphs: Graphs) -> Iterator[Cell]:
+SETTINGS = SearchSettings
+
+
+def cells(settings: SearchSettings, graphs: Graphs) -> Iterator[Cell]:
     """One for each case, budget and seed."""
     for case in cases(settings.cases):
         given = given_case(case, graphs)

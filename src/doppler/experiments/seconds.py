@@ -16,8 +16,7 @@ from doppler.graph.workloads.settings import Graphs
 from doppler.heuristics import Solution
 from doppler.methods import LEARNED, METHODS, fresh_seeds, solve
 from doppler.problem import Problem
-from doppler.settings import Count, name_of
-from doppler.settings import Settings as Base
+from doppler.settings import Count, Settings, name_of
 from doppler.simulator import spread
 
 NAME = "seconds"
@@ -28,7 +27,7 @@ JITTERS = (0.0, 0.1)
 Method = Annotated[str, name_of("method", METHODS)]
 
 
-class Settings(Base):
+class SecondsSettings(Settings):
     """What is compared.
 
     Attributes
@@ -55,7 +54,10 @@ class Settings(Base):
     jitter_seeds: Count = 64
 
 
-def cells(settings: Settings, graphs: Graphs) -> Iterator[Cell]:
+SETTINGS = SecondsSettings
+
+
+def cells(settings: SecondsSettings, graphs: Graphs) -> Iterator[Cell]:
     """One for each case and seed: all methods meet the same machine at the same time."""
     grids = {name: suite.cases for name, suite in settings.suites.items()}
     for suite, given in suite_cases(grids, graphs, settings.published):

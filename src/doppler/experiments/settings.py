@@ -55,7 +55,7 @@ class ExperimentParams(Settings):
         module = experiment(name)
         values = self.sections.get(name) or {}
         where = f"{self.path}: {self.scale}.{name}"
-        settings = check(module.Settings, values, where, ParamsError)
+        settings = check(module.SETTINGS, values, where, ParamsError)
         found = list(module.cells(settings, self.graphs))
         names = [cell.name for cell in found]
         for each in names:

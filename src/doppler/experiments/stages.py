@@ -21,11 +21,10 @@ from doppler.policy.network import DualNetwork
 from doppler.policy.rollout import Episodes
 from doppler.problem import Problem
 from doppler.profiling import profile
-from doppler.settings import Count, Name, Positive, name_of
-from doppler.settings import Settings as Base
+from doppler.settings import Count, Name, Positive, Settings, name_of
 from doppler.simulator import makespan_of
 from doppler.training.dual_learner import DualLearner
-from doppler.training.single import Learned, learn
+from doppler.training.single import LearnedPlacement, learn
 
 NAME = "stages"
 EXCLUSIVE = True
@@ -40,7 +39,7 @@ def _two_graphs() -> dict[str, WorkloadSettings]:
     return {name: graphs[name] for name in ("ffnn_small", "llama_layer_small")}
 
 
-class Settings(Base):
+class StagesSettings(Settings):
     """What is trained.
 
     Attributes
@@ -80,7 +79,10 @@ class Settings(Base):
     rounds: Count = 20
 
 
-def cells(settings: Settings, graphs: Graphs) -> Iterator[Cell]:
+SETTINGS = StagesSettings
+
+
+def cells(settings: StagesSettings, graphs: Graphs) -> Iterator[Cell]:
     """One for each graph and seed."""
     given = settings.model_dump(mode="json", exclude={"graphs", "seeds"})
     seconds = 2.0 + settings.profile_seconds
@@ -113,7 +115,7 @@ def run(given: Mapping[str, Any]) -> dict[str, Any]:
     problem = Problem(graph, found.cluster)
     with Engine(graph, backend, seed=given["seed"]) as engine:
         training = _Training(problem, engine, given)
-        policies: dict[str, tuple[DualNetwork, list[Learned]]] = {}
+        policies: dict[str, tuple[DualNetwork, list[LearnedPlacement]]] = {}
         for chain in CHAINS:
             before, _, stage = chain.rpartition("+")
             policy, curves = policies.get(before, (training.start.policy, []))
@@ -154,7 +156,7 @@ class _Training:
         self.start = untrained_dual(given["method"], problem, given["seed"])
         self.settings = replace(self.start.settings, imitation=0.0)
 
-    def stage(self, name: str, policy: DualNetwork) -> Learned:
+    def stage(self, name: str, policy: DualNetwork) -> LearnedPlacement:
         """Train a policy, which changes, in one stage."""
         settings = replace(self.settings, imitation=1.0 if name == "I" else 0.0)
         judge = self._measure if name == "III" else None
@@ -183,7 +185,7 @@ class _Training:
         return replace(episodes, makespans=np.array(seconds))
 
 
-def _joined(learned: Sequence[Learned]) -> dict[str, list[float]]:
+def _joined(learned: Sequence[LearnedPlacement]) -> dict[str, list[float]]:
     """Put the curves of stages one behind the other."""
     joined: dict[str, list[float]] = {"episodes": [], "mean_s": [], "best_s": []}
     done = 0.0

@@ -20,8 +20,7 @@ from doppler.methods import METHODS, solve
 from doppler.placement import Placement
 from doppler.problem import Problem
 from doppler.schedule.ranks import rank_of
-from doppler.settings import Count, Positive
-from doppler.settings import Settings as Base
+from doppler.settings import Count, Positive, Settings
 from doppler.simulator import makespan_of
 from doppler.simulator.bulk_synchronous import make_supersteps, synchronous_makespan
 
@@ -33,7 +32,7 @@ FOR_SYNCHRONOUS = "best_synchronous"
 Method = Annotated[str, AfterValidator(lambda name: check_name(name, "method", METHODS))]
 
 
-class Settings(Base):
+class SynchronousSettings(Settings):
     """What is compared.
 
     Attributes
@@ -69,7 +68,10 @@ class Settings(Base):
     seeds: Count = 2
 
 
-def cells(settings: Settings, graphs: Graphs) -> Iterator[Cell]:
+SETTINGS = SynchronousSettings
+
+
+def cells(settings: SynchronousSettings, graphs: Graphs) -> Iterator[Cell]:
     """One for each case and seed."""
     for suite, given in suite_cases(settings.suites, graphs, settings.published):
         for seed in range(settings.seeds):

@@ -12,11 +12,10 @@ from doppler.experiments.cell import Cell
 from doppler.experiments.learners import UNTRAINED, curve_of, untrained_dual
 from doppler.experiments.problems import given_case, problem_of
 from doppler.graph.workloads.settings import Graphs
-from doppler.settings import Count, Fraction, name_of
-from doppler.settings import Settings as Base
+from doppler.settings import Count, Fraction, Settings, name_of
 from doppler.simulator import makespan_of
 from doppler.training.dual_learner import DualLearner
-from doppler.training.single import Learned, learn
+from doppler.training.single import LearnedPlacement, learn
 
 NAME = "transfer"
 EXCLUSIVE = False
@@ -26,7 +25,7 @@ CaseName = Annotated[str, Field(pattern=r"^[^@]+@[^@]+$")]
 _EPISODE_SECONDS = 0.003
 
 
-class Pair(Base):
+class TransferPair(Settings):
     """From where to where.
 
     Attributes
@@ -42,12 +41,12 @@ class Pair(Base):
     target: CaseName
 
 
-class Settings(Base):
+class TransferSettings(Settings):
     """What is learned where.
 
     Attributes
     ----------
-    pairs : list of Pair
+    pairs : list of TransferPair
     method : {"doppler-paper", "doppler-policy"}
         Whose policy it is: as published, or our own.
     seeds : int
@@ -59,14 +58,16 @@ class Settings(Base):
         Episodes of one update.
     """
 
-    pairs: list[Pair] = Field(
+    pairs: list[TransferPair] = Field(
         [
-            Pair(kind="workload", source="ffnn@p100x4", target="llama_block@p100x4"),
-            Pair(kind="workload", source="ffnn@p100x4", target="llama_layer@p100x4"),
-            Pair(kind="workload", source="chainmm@p100x4", target="ffnn@p100x4"),
-            Pair(kind="devices", source="llama_block@uniform:4", target="llama_block@uniform:8"),
-            Pair(kind="machine", source="ffnn@p100x4", target="ffnn@v100x8"),
-            Pair(kind="machine", source="llama_layer@p100x4", target="llama_layer@v100x8"),
+            TransferPair(kind="workload", source="ffnn@p100x4", target="llama_block@p100x4"),
+            TransferPair(kind="workload", source="ffnn@p100x4", target="llama_layer@p100x4"),
+            TransferPair(kind="workload", source="chainmm@p100x4", target="ffnn@p100x4"),
+            TransferPair(
+                kind="devices", source="llama_block@uniform:4", target="llama_block@uniform:8"
+            ),
+            TransferPair(kind="machine", source="ffnn@p100x4", target="ffnn@v100x8"),
+            TransferPair(kind="machine", source="llama_layer@p100x4", target="llama_layer@v100x8"),
         ],
         min_length=1,
     )
@@ -77,7 +78,10 @@ class Settings(Base):
     batch: Annotated[int, Field(ge=2)] = 16
 
 
-def cells(settings: Settings, graphs: Graphs) -> Iterator[Cell]:
+SETTINGS = TransferSettings
+
+
+def cells(settings: TransferSettings, graphs: Graphs) -> Iterator[Cell]:
     """One for each pair and seed."""
     for pair in settings.pairs:
         given = [given_case(Case(*name.split("@")), graphs) for name in (pair.source, pair.target)]
@@ -114,7 +118,7 @@ def run(given: Mapping[str, Any]) -> dict[str, Any]:
     few = max(given["batch"], round(given["few"] * given["episodes"]))
     method, seed = given["method"], given["seed"]
 
-    def trained(learner: DualLearner, episodes: int) -> Learned:
+    def trained(learner: DualLearner, episodes: int) -> LearnedPlacement:
         problem, batch = learner.problem, given["batch"]
         return learn(problem, learner, episodes=episodes, batch=batch, seed=seed)
 

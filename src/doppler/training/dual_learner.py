@@ -77,7 +77,7 @@ def set_learning_rate(
 
 
 class DualLearner:
-    """Trains a dual policy on one problem; see :class:`doppler.training.single.Learner`.
+    """Trains a dual policy on one problem; see :class:`doppler.training.single.EpisodeLearner`.
 
     Parameters
     ----------

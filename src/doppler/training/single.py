@@ -39,7 +39,7 @@ class Batch(NamedTuple):
     costs: FloatArray
 
 
-class Learner(Protocol):
+class EpisodeLearner(Protocol):
     """A policy that learns to place one problem."""
 
     def update(self, seeds: Sequence[int], progress: float) -> Batch:
@@ -60,7 +60,7 @@ class Learner(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class EpisodeCurve:
     """What learning gave, batch by batch.
 
     Attributes
@@ -80,7 +80,7 @@ class Curve:
 
 
 @dataclass(frozen=True, eq=False)
-class Learned:
+class LearnedPlacement:
     """What came of learning to place a problem.
 
     Attributes
@@ -91,13 +91,13 @@ class Learned:
         Its simulated seconds.
     greedy : float
         Simulated seconds of the greedy episode at the end.
-    curve : Curve
+    curve : EpisodeCurve
     """
 
     placement: Placement
     makespan: float
     greedy: float
-    curve: Curve
+    curve: EpisodeCurve
 
 
 def costs_of(
@@ -131,13 +131,13 @@ def costs_of(
 
 def learn(
     problem: Problem,
-    learner: Learner,
+    learner: EpisodeLearner,
     *,
     episodes: int | None = None,
     budget: float | None = None,
     batch: int = 16,
     seed: int = 0,
-) -> Learned:
+) -> LearnedPlacement:
     """Train on one problem until the episodes are played or the seconds are over.
 
     At least one batch is played. What an update draws depends on its number alone.
@@ -145,7 +145,7 @@ def learn(
     Parameters
     ----------
     problem : Problem
-    learner : Learner
+    learner : EpisodeLearner
     episodes : int, optional
         To play, the last batch being smaller where they do not divide.
     budget : float, optional
@@ -193,9 +193,9 @@ def learn(
     if costs_of(problem, greedy.devices[None], rank)[0] < best:
         placement = greedy
     columns = [np.array(column) for column in zip(*rows, strict=True)]
-    return Learned(
+    return LearnedPlacement(
         placement,
         makespan_of(problem, placement, runtime),
         makespan_of(problem, greedy, runtime),
-        Curve(*columns),
+        EpisodeCurve(*columns),
     )
