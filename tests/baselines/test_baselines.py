@@ -16,10 +16,10 @@ from doppler.baselines.placeto import PlacetoLearner, PlacetoSettings, placeto
 from doppler.errors import MemoryLimitError
 from doppler.heuristics.base import Heuristic
 from doppler.simulator import makespan_of
-from doppler.training.single import Learner, learn
+from doppler.training.single import EpisodeLearner, learn
 
 METHODS = [placeto, gdp]
-LEARNERS: list[Callable[..., Learner]] = [PlacetoLearner, GdpLearner]
+LEARNERS: list[Callable[..., EpisodeLearner]] = [PlacetoLearner, GdpLearner]
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,9 @@ def problem() -> Problem:
 
 
 @pytest.mark.parametrize("make", LEARNERS)
-def test_learning_lowers_the_run_time(problem: Problem, make: Callable[..., Learner]) -> None:
+def test_learning_lowers_the_run_time(
+    problem: Problem, make: Callable[..., EpisodeLearner]
+) -> None:
     first, last = [], []
     for seed in range(3):
         learner = make(problem, seed=seed)
@@ -40,7 +42,9 @@ def test_learning_lowers_the_run_time(problem: Problem, make: Callable[..., Lear
 
 
 @pytest.mark.parametrize("make", LEARNERS)
-def test_the_same_seed_learns_the_same(problem: Problem, make: Callable[..., Learner]) -> None:
+def test_the_same_seed_learns_the_same(
+    problem: Problem, make: Callable[..., EpisodeLearner]
+) -> None:
     first, second, other = (
         learn(problem, make(problem, seed=seed), episodes=24, batch=8, seed=seed)
         for seed in (1, 1, 2)

@@ -103,12 +103,12 @@ def test_the_answer_takes_as_long_as_stated_where_the_first_ready_runs_first() -
     found = doppler_paper(problem, budget=0.0, seed=1)
     assert found.placement.priority is None
     assert found.makespan == makespan_of(problem, found.placement, "fifo")
-    assert found.evaluations == 16
+    assert found.evaluations == 17
     again = doppler_paper(problem, budget=0.0, seed=1)
     assert np.array_equal(found.placement.devices, again.placement.devices)
 
 
 def test_what_does_not_fit_is_said() -> None:
     graph = Graph.from_arrays([0], [1], np.ones(2), np.ones(2), param_bytes=np.ones(2) * 2)
-    with pytest.raises(MemoryLimitError, match="best of 16 episodes"):
+    with pytest.raises(MemoryLimitError, match="doppler-paper"):
         doppler_paper(Problem(graph, Cluster.uniform(2, memory=1.0)))

@@ -18,7 +18,7 @@ IntArray = npt.NDArray[np.int32]
 RULED_OUT = -1e9
 
 
-class Decisions(NamedTuple):
+class PlacedUnits(NamedTuple):
     """The units that are placed as one, in the topological order of their first ops.
 
     Attributes
@@ -57,7 +57,7 @@ class Decisions(NamedTuple):
         return np.ascontiguousarray(choice[..., self.unit].numpy().astype(np.int32))
 
 
-def make_decisions(problem: Problem) -> Decisions:
+def make_decisions(problem: Problem) -> PlacedUnits:
     """Find the units of a problem. O(V devices)."""
     arrays = problem.arrays
     key = np.where(arrays.group >= 0, arrays.group, arrays.n_groups + np.arange(problem.n_ops))
@@ -70,7 +70,7 @@ def make_decisions(problem: Problem) -> Decisions:
     unit[order] = rank[of]
     first = np.ascontiguousarray(order[np.sort(place)])
     ruled_out = np.where(np.isfinite(arrays.compute[first]), 0.0, RULED_OUT)
-    return Decisions(
+    return PlacedUnits(
         torch.from_numpy(unit),
         torch.from_numpy(np.bincount(unit)).float(),
         first,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import NamedTuple
 
 import numpy as np
@@ -10,15 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.utils import scatter
 
+from doppler.baselines.solution import solution_by_learning
 from doppler.cores import cores
-from doppler.heuristics.base import Solution, fitting_solution
+from doppler.heuristics.base import Solution
 from doppler.policy.features import DEVICE_FEATURES, FeatureSet
 from doppler.policy.frozen import LOGIT_RANGE, Sizes
 from doppler.policy.hint import Hint
 from doppler.policy.network import DualNetwork, Heads
 from doppler.problem import Problem
 from doppler.training.dual_learner import DualLearner, DualSettings
-from doppler.training.single import learn
 
 IntArray = npt.NDArray[np.int32]
 
@@ -26,7 +27,6 @@ IntArray = npt.NDArray[np.int32]
 NODE_FEATURES = 5
 #: Of an edge: its transfer, and which way it is passed.
 EDGE_FEATURES = 2
-BATCH = 16
 #: A fifth of the episodes are the teacher's. With one step of the optimizer for each batch of them,
 #: Stage I ended far from its teacher, and Stage II began with episodes that took twice as long.
 PUBLISHED = DualSettings(
@@ -235,11 +235,10 @@ def doppler_paper(problem: Problem, *, budget: float = 0.0, seed: int = 0) -> So
     Raises
     ------
     MemoryLimitError
-        If the best placement does not fit in memory.
+        If no episode fits in memory.
     """
+    start = time.perf_counter()
     learner = published_learner(problem, seed, cores())
-    found = learn(problem, learner, budget=budget, batch=BATCH, seed=seed)
-    episodes = int(found.curve.episodes[-1])
-    seconds = float(found.curve.seconds[-1])
-    origin = f"best of {episodes} episodes"
-    return fitting_solution(problem, found.placement, episodes, seconds, origin, "fifo")
+    return solution_by_learning(
+        problem, learner, budget=budget, seed=seed, origin="doppler-paper", start=start
+    )

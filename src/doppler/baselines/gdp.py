@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from doppler.baselines.decisions import Decisions, gumbel_noise, make_decisions
+from doppler.baselines.decisions import PlacedUnits, gumbel_noise, make_decisions
 from doppler.baselines.features import costs_and_sizes, scaled_to_one, standardized
 from doppler.baselines.neighbors import average, make_neighbors
 from doppler.baselines.solution import solution_by_learning
@@ -95,7 +95,7 @@ class GdpInputs(NamedTuple):
     start : int64 tensor, shape [ops + 1]
         Where the neighbors of each op begin.
     unit : int64 tensor, shape [ops]
-        See :class:`doppler.baselines.decisions.Decisions`.
+        See :class:`doppler.baselines.decisions.PlacedUnits`.
     """
 
     features: Tensor
@@ -105,7 +105,7 @@ class GdpInputs(NamedTuple):
     unit: Tensor
 
 
-def gdp_inputs(problem: Problem, decisions: Decisions) -> GdpInputs:
+def gdp_inputs(problem: Problem, decisions: PlacedUnits) -> GdpInputs:
     """Make the tensors that the network reads. O(V + E)."""
     arrays, graph, n_ops = problem.arrays, problem.graph, problem.n_ops
     order = arrays.order
@@ -253,7 +253,7 @@ def _seen(segments: int, length: int) -> Tensor:
 
 
 class GdpLearner:
-    """Trains GDP on one problem; see :class:`doppler.training.single.Learner`.
+    """Trains GDP on one problem; see :class:`doppler.training.single.EpisodeLearner`.
 
     Parameters
     ----------

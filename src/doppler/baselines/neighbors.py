@@ -15,7 +15,7 @@ IntArray = npt.NDArray[np.int32]
 SingleArray = npt.NDArray[np.float32]
 
 
-class Neighbors(NamedTuple):
+class OpNeighbors(NamedTuple):
     """A CSR matrix that averages over some neighbors of each op, and its transpose.
 
     Attributes
@@ -36,7 +36,7 @@ class Neighbors(NamedTuple):
 
 def make_neighbors(
     pointers: IntArray, others: IntArray, back_pointers: IntArray, back_others: IntArray
-) -> Neighbors:
+) -> OpNeighbors:
     """Weigh the neighbors of each op.
 
     Parameters
@@ -48,7 +48,7 @@ def make_neighbors(
     """
     degree = np.diff(pointers)
     weight = (1.0 / np.maximum(degree, 1)).astype(np.float32)
-    return Neighbors(
+    return OpNeighbors(
         pointers.copy(),
         others.copy(),
         np.repeat(weight, degree),
@@ -60,18 +60,18 @@ def make_neighbors(
 
 class _Average(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, neighbors: Neighbors) -> Tensor:
+    def forward(ctx: Any, x: Tensor, neighbors: OpNeighbors) -> Tensor:
         ctx.neighbors = neighbors
         return _product(neighbors.pointers, neighbors.others, neighbors.weights, x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        matrix: Neighbors = ctx.neighbors
+        matrix: OpNeighbors = ctx.neighbors
         back = (matrix.back_pointers, matrix.back_others, matrix.back_weights)
         return _product(*back, gradients[0]), None
 
 
-def average(x: Tensor, neighbors: Neighbors) -> Tensor:
+def average(x: Tensor, neighbors: OpNeighbors) -> Tensor:
     """Average ``x`` [ops, ...] over the neighbors of each op; 0 where there are none. O(E)."""
     # torch does not annotate `apply`.
     found: Tensor = _Average.apply(x, neighbors)  # type: ignore[no-untyped-call]

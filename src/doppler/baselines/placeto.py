@@ -38,7 +38,7 @@ from torch import Tensor, nn
 
 from doppler.baselines.decisions import gumbel_noise, make_decisions
 from doppler.baselines.features import costs_and_sizes, scaled_to_one, standardized
-from doppler.baselines.neighbors import Neighbors, average, make_neighbors
+from doppler.baselines.neighbors import OpNeighbors, average, make_neighbors
 from doppler.baselines.solution import solution_by_learning
 from doppler.heuristics.base import Solution
 from doppler.kernels import kernel
@@ -131,7 +131,7 @@ class PlacetoNetwork(nn.Module):
         costs: Tensor,
         device: Tensor,
         visit: Tensor,
-        ways: Sequence[Neighbors],
+        ways: Sequence[OpNeighbors],
         op: Tensor,
         member: Tensor,
     ) -> Tensor:
@@ -144,7 +144,7 @@ class PlacetoNetwork(nn.Module):
             Where each op is before the step.
         visit : int64 tensor, shape [ops, steps]
             0: still to be visited; 1: visited in this step; 2: before.
-        ways : two Neighbors
+        ways : two OpNeighbors
             The producers of each op, and its consumers.
         op : int64 tensor, shape [steps]
             The op of each step.
@@ -189,7 +189,7 @@ def _affine(x: Tensor, layer: nn.Module) -> Tensor:
 
 
 class PlacetoLearner:
-    """Trains PLACETO on one problem; see :class:`doppler.training.single.Learner`.
+    """Trains PLACETO on one problem; see :class:`doppler.training.single.EpisodeLearner`.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ from doppler.heuristics.base import Solution, fitting_solution
 from doppler.placement import Placement
 from doppler.problem import Problem
 from doppler.simulator import simulate
-from doppler.training.single import Batch, Learner, learn
+from doppler.training.single import Batch, EpisodeLearner, learn
 
 #: Episodes of an update.
 BATCH = 16
@@ -23,7 +23,7 @@ class _Keeper:
     The episode of the least cost need not fit: a little overflow is a little penalty.
     """
 
-    def __init__(self, problem: Problem, learner: Learner) -> None:
+    def __init__(self, problem: Problem, learner: EpisodeLearner) -> None:
         self.problem = problem
         self.learner = learner
         self.cost = np.inf
@@ -59,7 +59,7 @@ class _Keeper:
 
 def solution_by_learning(
     problem: Problem,
-    learner: Learner,
+    learner: EpisodeLearner,
     *,
     budget: float,
     seed: int,
@@ -72,7 +72,7 @@ def solution_by_learning(
     Parameters
     ----------
     problem : Problem
-    learner : Learner
+    learner : EpisodeLearner
         Untrained.
     budget : float
         Seconds; 0: one batch.
