@@ -207,6 +207,7 @@ class Samples:
                         "variant": variant,
                         "makespan_s": self.time(0.01 * factor),
                         "greedy_s": self.time(0.0105 * factor),
+                        "last_s": self.time(0.011 * factor),
                         "seconds": self.time(40.0 if "per step" in variant else 5.0),
                         "curve": self.curve(0.02 * factor, 0.01 * factor),
                     }

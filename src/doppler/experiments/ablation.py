@@ -88,8 +88,8 @@ class Messages(Settings):
     seeds : int
     """
 
-    cases: Grids = Field([Grid(graphs=["chainmm", "llama_block"], clusters=["p100x4"])])
-    episodes: Count = 128
+    cases: Grids = Field([Grid(graphs=["chainmm", "llama_block_short"], clusters=["p100x4"])])
+    episodes: Count = 64
     batch: Count = 8
     seeds: Count = 5
 
@@ -122,7 +122,7 @@ def cells(settings: AblationSettings, graphs: Graphs) -> Iterator[Cell]:
         chosen: AblationSettings | Messages = (
             settings.messages if family == "messages" else settings
         )
-        slow = 0.3 if family == "messages" else 0.012
+        slow = 0.25 if family == "messages" else 0.006
         for case in cases_of(chosen.cases):
             for seed in range(chosen.seeds):
                 given = {

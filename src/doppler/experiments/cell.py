@@ -39,8 +39,10 @@ class Cell:
 def _part(key: str, value: Any) -> str:
     if isinstance(value, str):
         return value
-    if isinstance(value, bool | int | float):
+    if isinstance(value, float):
         return f"{key}{value:g}"
+    if isinstance(value, int):
+        return f"{key}{value}"
     return ""
 
 

@@ -101,11 +101,12 @@ class SynchronousRun(StoredRecord):
 
 
 class AblationRun(StoredRecord):
-    """A variant of the policy."""
+    """A variant of the policy; ``last_s`` is the mean of its last batch of episodes."""
 
     variant: str
     makespan_s: Time
     greedy_s: Time
+    last_s: Time
     seconds: Time
     curve: LearningCurve | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import statistics
 import sys
@@ -23,11 +24,10 @@ from doppler.graph.workloads.settings import Graphs
 from doppler.policy.checkpoint import PRETRAINED, load_frozen
 from doppler.policy.rollout import GREEDY, Roller
 from doppler.problem import Problem
-from doppler.settings import Count, Positive, Seed, name_of
-from doppler.settings import Settings
+from doppler.settings import Count, Positive, Seed, Settings, name_of
 
 if TYPE_CHECKING:
-    from doppler.training.single import Learner
+    from doppler.training.single import EpisodeLearner
 
 NAME = "scaling"
 EXCLUSIVE = True
@@ -51,7 +51,7 @@ class Subject(NamedTuple):
         Places a problem that it has not seen by one greedy episode, encoding included.
     """
 
-    learner: Callable[[Problem], Learner]
+    learner: Callable[[Problem], EpisodeLearner]
     infer: Callable[[Problem], object]
 
 
@@ -226,5 +226,10 @@ def _peak(reset: bool = False) -> int:
     if reset:
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
+    with suppress(OSError):
+        # What getrusage tells starts with the memory of the process that started this one.
+        found = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.M)
+        if found is not None:
+            return 1024 * int(found[1])
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
