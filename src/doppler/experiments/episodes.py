@@ -38,6 +38,8 @@ class EpisodesSettings(Settings):
         Of each method on each case: placements that are tried and simulated.
     batch : int
         Episodes of one update.
+    batch_of : dict of str to int
+        The same of methods that learn better by others.
     methods : list of str
         Of ``LEARNERS``.
     most_episodes : dict of str to int
@@ -50,6 +52,7 @@ class EpisodesSettings(Settings):
     seeds: Count = 5
     episodes: Count = 512
     batch: Count = 16
+    batch_of: dict[Learning, Count] = Field({})
     methods: list[Learning] = Field(list(LEARNERS), min_length=1)
     most_episodes: dict[Learning, Count] = Field({})
 
@@ -69,10 +72,11 @@ def cells(settings: EpisodesSettings, graphs: Graphs) -> Iterator[Cell]:
                     "seed": seed,
                     "episodes": settings.episodes,
                     "batch": settings.batch,
+                    "batch_of": settings.batch_of,
                     "methods": settings.methods,
                     "most_episodes": settings.most_episodes,
                 },
-                seconds=0.05 * settings.episodes,
+                seconds=0.04 * settings.episodes,
             )
 
 
@@ -83,7 +87,8 @@ def run(given: Mapping[str, Any]) -> dict[str, Any]:
     for method in given["methods"]:
         learner = LEARNERS[method](problem, given["seed"])
         episodes = min(given["episodes"], given["most_episodes"].get(method, given["episodes"]))
-        found = learn(problem, learner, episodes=episodes, batch=given["batch"], seed=given["seed"])
+        batch = given["batch_of"].get(method, given["batch"])
+        found = learn(problem, learner, episodes=episodes, batch=batch, seed=given["seed"])
         runs.append({"method": method, **run_of(found)})
     return {
         "ops": problem.n_ops,
