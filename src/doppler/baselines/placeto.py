@@ -16,6 +16,8 @@ Deviations, each with its reason:
   all rounds (He et al., 2015). Else ops differ too little for the policy to tell them apart.
 - Messages and groups are averaged, not added up: in sums over hundreds of ops all that tells one op
   from another is lost (the authors' code has this as an option).
+- Three rounds of messages, where the authors name eight, and an output layer at half of He's scale:
+  with more the first choices stayed near chance for as long as we tried.
 - The initial placement is every op on the first device that can run it; the paper's is any. A fixed
   one makes the baseline of a step compare like with like.
 - Advantages are divided by their deviation over the batch, so that one learning rate suits
