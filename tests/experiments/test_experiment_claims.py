@@ -169,7 +169,7 @@ def test_stages(tmp_path: Path, everything: list[Claim]) -> None:
 
 
 def test_learning_must_show_on_every_workload(tmp_path: Path, everything: list[Claim]) -> None:
-    assert find(everything, "gdp: the last batch").verdict == "reproduced"
+    assert find(everything, "gdp: the last eighth").verdict == "reproduced"
     near = find(everything, "gdp is at most 10%", "under priorities")
     same = find(everything, "gdp is at most 10%", "under the same run-time")
     assert same.estimate.value == pytest.approx(1.7 / 1.68 - 1, abs=0.01)
@@ -178,7 +178,7 @@ def test_learning_must_show_on_every_workload(tmp_path: Path, everything: list[C
     samples = Samples(tmp_path)
     samples.episodes("workloads", "learns", "c")
     samples.episodes("workloads", "does_not", "c", fall=1.0)
-    claim = find(load_results(tmp_path), "gdp: the last batch")
+    claim = find(load_results(tmp_path), "gdp: the last eighth")
     assert claim.verdict == "not reproduced"
     assert "does_not" in claim.note
     assert "chance on 1 of them" in claim.note

@@ -451,7 +451,7 @@ def _stages(results: Results) -> list[Claim]:
 
 
 def learning_pairs(cells: Iterable[EpisodesCell], method: str) -> dict[str, list[RatioPair]]:
-    """Ratios of the mean of the last batch to that of the first, by graph."""
+    """Ratios of the mean of the last eighth of the batches to that of the first, by graph."""
     found: dict[str, list[RatioPair]] = {}
     for cell in cells:
         for run in cell.result.runs:
@@ -482,7 +482,8 @@ def _baselines_learn(results: Results) -> list[Claim]:
         found.append(
             Claim(
                 topic,
-                f"{method}: the last batch is below the first on every workload, least sure fall",
+                f"{method}: the last eighth of its episodes is below the first on every workload, "
+                "least sure fall",
                 None if worst is None else gain(means[worst]),
                 note=note,
             )

@@ -301,7 +301,7 @@ def _learning(cells: Sequence[EpisodesCell]) -> Table:
         rows.append((text(graph), *entries))
     rows.append((text("largest p-value"), *(number(chances.get(each), ".3f") for each in methods)))
     return Table(
-        "Does it learn: fall of the mean makespan from the first to the last batch of episodes",
+        "Does it learn: fall of the mean makespan from the first to the last eighth of episodes",
         ("workload", *methods),
         rows,
         "With the 95% interval over seeds. The p-value is that of a fall without learning: "

@@ -101,7 +101,7 @@ class SynchronousRun(StoredRecord):
 
 
 class AblationRun(StoredRecord):
-    """A variant of the policy; ``last_s`` is the mean of its last batch of episodes."""
+    """A variant of the policy; ``last_s`` is the mean of the last eighth of its episodes."""
 
     variant: str
     makespan_s: Time
