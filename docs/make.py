@@ -5,6 +5,7 @@
 - docs/timeline.svg: the run of a winner, from ``reports/timelines``.
 - docs/cli.md: the arguments and options of every command, from the command line itself.
 - docs/gallery.md: the placements of the examples, from ``benchmarks/models.json``.
+- README.md, docs/experiments.md: the claims, from ``reports/experiments.json``.
 - docs/architecture.md: the parts of the package and their order, from ``pyproject.toml``.
 - README.md and docs/*.md: numbers of the code, where a comment after the number says which:
   ``up to 400<!-- = doppler.search.moves.LARGE_REGION --> ops``.
@@ -33,6 +34,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import claims_table
 import models_tables
 import typer
 import yaml
@@ -435,6 +437,13 @@ def make_gallery(_reports: Path) -> None:
     _rewrite("docs/gallery.md", models_tables.blocks(found))
 
 
+def make_claims(reports: Path) -> None:
+    """Rewrite what README and docs/experiments.md say of the claims."""
+    claims = claims_table.read(reports / "experiments.json")
+    _rewrite("docs/experiments.md", {"claims": claims_table.table(claims)})
+    _rewrite("README.md", {"experiments": claims_table.sentence(claims)})
+
+
 def make_quotes(_reports: Path) -> None:
     """Rewrite the numbers of the code that documents quote."""
     for path in documents():
@@ -471,6 +480,7 @@ PARTS: dict[str, Callable[[Path], None]] = {
     "reference": make_reference,
     "map": make_map,
     "gallery": make_gallery,
+    "claims": make_claims,
     "quotes": make_quotes,
     "example": make_example,
 }
