@@ -26,14 +26,17 @@ def experimenting(clone):
     folder = clone.path / "experiments"
     kept = (folder / "params.yaml").read_text()
     shutil.copy(ROOT / "experiments/dvc.yaml", folder / "dvc.yaml")
-    grid = [{"graphs": ["small"], "clusters": ["uniform:2"]}]
-    settings = {
-        "suites": {"small": {"budget": 0.3, "cases": grid}},
+    # The graphs of this clone are other ones.
+    values = yaml.safe_load(kept.replace("ffnn_small", "small"))
+    values["scale"] = "miniature"
+    values["miniature"]["seconds"] = {
+        "suites": {
+            "small": {"budget": 0.3, "cases": [{"graphs": ["small"], "clusters": ["uniform:2"]}]}
+        },
         "methods": ["doppler", "critical_path"],
         "seeds": 4,
         "jitter_seeds": 2,
     }
-    values = {"scale": "miniature", "miniature": {"seconds": settings}}
     (folder / "params.yaml").write_text(yaml.safe_dump(values))
     yield clone
     (folder / "params.yaml").write_text(kept)
