@@ -15,9 +15,9 @@ from doppler.viewer.units import format_percent, significant
 VERDICTS = ("surpassed", "reproduced", "not reproduced")
 # The claims that the README tells, by how they begin.
 HEADLINES = (
-    "doppler is below the best of PLACETO and GDP, geometric mean of all cases, equal seconds",
-    "doppler is below critical path, geometric mean of all cases, equal seconds",
-    "doppler is below the enumerative optimizer, geometric mean of all cases, equal seconds",
+    "doppler is below the best of PLACETO and GDP, geometric mean, equal seconds",
+    "doppler is below critical path, geometric mean, equal seconds",
+    "doppler is below the enumerative optimizer, geometric mean, equal seconds",
 )
 
 
@@ -43,10 +43,19 @@ def table(claims: Sequence[dict[str, Any]]) -> str:
             _figure(claim, "ours"),
             _interval(claim),
             f"**{claim['verdict']}**" if claim["verdict"] == VERDICTS[-1] else claim["verdict"],
+            claim["remark"] or "",
         )
         for claim in claims
     ]
-    columns = ("topic", "claim", "the paper, or the bar", "ours", "95% interval", "verdict")
+    columns = (
+        "topic",
+        "claim",
+        "the paper, or the bar",
+        "ours",
+        "95% interval",
+        "verdict",
+        "remark",
+    )
     return markdown_table(columns, rows)
 
 

@@ -144,14 +144,17 @@ def _headlines(results: Results) -> list[Claim]:
             for method in rival.methods:
                 one = rival._replace(name=NAMES.get(method, method), methods=(method,))
                 table = episodes_table(results.episodes, method)
-                found += _below(one, table, LEARNED, "equal episodes")
+                found += _below(one, table, LEARNED, "equal episodes, pretrained and hinted")
+                found += _below(one, table, "doppler-policy", "equal episodes, from scratch")
+                if rival.methods != RESTARTED[:1]:
+                    found += _below(
+                        one, table, "doppler-paper", "equal episodes, its teacher's too"
+                    )
             if rival.methods == RESTARTED[:1]:
                 same = rival._replace(
                     name="critical path under the same run-time", methods=RESTARTED[1:]
                 )
                 found += _below(same, equal_episodes, "doppler-paper", "equal episodes")
-            else:
-                found += _below(rival, equal_episodes, "doppler-paper", "equal episodes")
         else:
             found += _below(rival, equal_seconds, "doppler-paper", "equal seconds")
     return found
@@ -245,8 +248,10 @@ def meetings(cells: Iterable[SecondsCell]) -> list[Meeting]:
                 if (run.runtime, run.jitter) == (runtime, jitter)
             }
             ours = row.pop(LEARNED, None)
-            if ours is None or not row:
+            if not row:
                 continue
+            # What does not fit in memory, while another method does, is lost.
+            ours = np.inf if ours is None else ours
             rival = min(row, key=lambda name: row[name])
             above = ours / row[rival] - 1
             found.append(
