@@ -9,10 +9,10 @@ from typing import Any
 
 from doppler.documents.json_text import read_json
 from doppler.errors import DopplerError
+from doppler.experiments.verdict import VERDICTS
 from doppler.markdown import markdown_table
 from doppler.viewer.units import format_percent, significant
 
-VERDICTS = ("surpassed", "reproduced", "not reproduced")
 # The claims that the README tells, by how they begin.
 HEADLINES = (
     "doppler is below the best of PLACETO and GDP, geometric mean, equal seconds",

@@ -107,7 +107,9 @@ def compared(cells: Iterable[SecondsCell]) -> list[SecondsCell]:
 NAMES = {"placeto": "PLACETO", "gdp": "GDP", "critical_path": "critical path"}
 
 
-class _Rival(NamedTuple):
+class Rival(NamedTuple):
+    """A rival of the paper's headlines: its methods, and how far the paper is below the best."""
+
     topic: str
     name: str
     methods: tuple[str, ...]
@@ -115,16 +117,16 @@ class _Rival(NamedTuple):
     episodes: bool
 
 
-_RIVALS = (
-    _Rival(
+RIVALS = (
+    Rival(
         "Below the best learned baseline",
         "the best of PLACETO and GDP",
         LEARNED_BASELINES,
         0.527,
         True,
     ),
-    _Rival("Below critical path", "critical path", ("critical_path",), 0.782, True),
-    _Rival(
+    Rival("Below critical path", "critical path", ("critical_path",), 0.782, True),
+    Rival(
         "Below the expert's enumerative optimizer",
         "the enumerative optimizer",
         ("enumerative",),
@@ -138,7 +140,7 @@ def _headlines(results: Results) -> list[Claim]:
     equal_seconds = seconds_table(compared(results.seconds))
     equal_episodes = episodes_table(results.episodes)
     found = []
-    for rival in _RIVALS:
+    for rival in RIVALS:
         found += _below(rival, equal_seconds, LEARNED, "equal seconds")
         if rival.episodes:
             for method in rival.methods:
@@ -160,7 +162,7 @@ def _headlines(results: Results) -> list[Claim]:
     return found
 
 
-def _below(rival: _Rival, table: Makespans, ours: str, equal: str) -> list[Claim]:
+def _below(rival: Rival, table: Makespans, ours: str, equal: str) -> list[Claim]:
     found = pairs(table, ours, rival.methods)
     cases = by_case(found)
     case = min(cases, key=lambda name: cases[name].value) if cases else None

@@ -8,6 +8,7 @@ from doppler.experiments.claims import (
     EQUAL,
     LARGE,
     RESTARTED,
+    RIVALS,
     best_of_both,
     compared,
     learning_pairs,
@@ -19,7 +20,6 @@ from doppler.experiments.claims import (
 )
 from doppler.experiments.contrasts import (
     JITTER,
-    LEARNED_BASELINES,
     RUNTIME,
     Makespans,
     by_case,
@@ -67,11 +67,6 @@ SUITES = {
     "published": "The paper's own graphs at the paper's costs",
     LARGE: "Large graphs and several nodes",
 }
-_RIVALS = (
-    ("best of PLACETO and GDP", LEARNED_BASELINES, 0.527),
-    ("critical path", ("critical_path",), 0.782),
-    ("enumerative optimizer", ("enumerative",), 0.138),
-)
 _SETTINGS = ((RUNTIME, JITTER), (RUNTIME, 0.0), ("fifo", JITTER), ("fifo", 0.0))
 
 
@@ -187,8 +182,8 @@ def _ranking(results: Results) -> Table:
 
 def _beside_paper(table: Makespans) -> Table:
     columns = [
-        (ours, name, methods, paper)
-        for name, methods, paper in _RIVALS
+        (ours, rival.name.removeprefix("the "), rival.methods, rival.paper)
+        for rival in RIVALS
         for ours in (LEARNED, "doppler-paper")
     ]
     rows: list[tuple[Entry, ...]] = []
